@@ -1,0 +1,1 @@
+"""The decoding loop over a Hugging Face causal model. Joins kernels and grammar."""
