@@ -1,0 +1,175 @@
+"""Free and constrained runs of the same requests, side by side: one dict, tables, figures.
+
+``compare`` computes everything and knows nothing of how it looks; ``print_tables`` and ``draw``
+read its dict alone, so a comparison.json can be shown again without the rows behind it.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from eval.coupling import coupling, interventions
+from eval.request_lines import RequestLine
+from eval.rows import ResultRow
+from eval.scoring import (
+    SchemaAccuracy,
+    failure_counts,
+    inconsistencies,
+    is_truncated,
+    paired_table,
+    trigger,
+)
+from eval.workloads import asked_freely, groups, tool_choice_of
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+MODES = ("free", "constrained")
+_LISTED = 20
+
+
+def compare(
+    requests: Sequence[RequestLine],
+    free: Iterable[ResultRow] | None = None,
+    constrained: Iterable[ResultRow] | None = None,
+    reference: Iterable[ResultRow] | None = None,
+    *,
+    model: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    seconds: Mapping[str, float] | None = None,
+    notes: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Everything there is to say about one or two runs of the same requests, ready for JSON.
+
+    Rows of other requests than these are left out. A run that did not happen is None, and what
+    needs it is then None in the result; so is the trigger confusion without a reference. Trigger
+    decisions are those of the requests with tool_choice auto.
+
+    settings: what to state with the numbers, in the order to state it in (temperature, top_p,
+        seed, scope, schema mode).
+    seconds: wall-clock seconds by mode.
+    notes: sentences to show under the tables.
+
+    Raises:
+        ValueError: neither run is there.
+    """
+    given = {"free": free, "constrained": constrained}
+    known = {request.data_index for request in requests}
+    runs = {
+        mode: sorted((row for row in rows if row.data_index in known), key=lambda r: r.data_index)
+        for mode, rows in given.items()
+        if rows is not None
+    }
+    if not runs:
+        raise ValueError(
+            "compare needs the rows of at least one run; free and constrained are None"
+        )
+    reference = None if reference is None else list(reference)
+    group = groups(requests)
+    return {
+        "model": model,
+        "settings": dict(settings or {}),
+        "requests": {
+            "total": len(requests),
+            "by_group": dict(Counter(group.values())),
+            "by_tool_choice": dict(Counter(tool_choice_of(r.body) for r in requests)),
+        },
+        "modes": {
+            mode: _describe(requests, rows, reference, group, (seconds or {}).get(mode))
+            for mode, rows in runs.items()
+        },
+        "paired": _paired(runs["free"], runs["constrained"], group) if len(runs) == 2 else None,
+        "interventions": interventions(runs["constrained"], group)
+        if "constrained" in runs
+        else None,
+        "coupling": coupling(runs["free"], runs["constrained"]) if len(runs) == 2 else None,
+        "notes": list(notes),
+    }
+
+
+def print_tables(comparison: Mapping[str, Any], console: "Console") -> None:
+    """Print a comparison on a rich console, 80 columns wide or more."""
+    from eval import tables
+
+    tables.print_all(comparison, console)
+
+
+def draw(comparison: Mapping[str, Any], folder: str | Path) -> list[Path]:
+    """Write the figures of a comparison into a folder; returns their paths.
+
+    ``schema_accuracy.png`` always, ``failure_causes.png`` if anything failed,
+    ``interventions.png`` if the grammar intervened at all.
+    """
+    from eval import figures
+
+    return figures.draw_all(comparison, Path(folder))
+
+
+def _describe(
+    requests: Sequence[RequestLine],
+    rows: list[ResultRow],
+    reference: list[ResultRow] | None,
+    group: Mapping[int, str],
+    seconds: float | None,
+) -> dict[str, Any]:
+    succeeded = [row for row in rows if row.succeeded]
+    answered = {row.data_index for row in rows}
+    truncated = sum(map(is_truncated, rows))
+    found = inconsistencies(rows)
+    problems = [problem for row in rows for problem in row.masked_sampling.get("problems") or []]
+    return {
+        "rows": len(rows),
+        "failed": len(rows) - len(succeeded),
+        "missing": [r.data_index for r in requests if r.data_index not in answered],
+        "finish_reasons": dict(Counter(str(row.finish_reason) for row in succeeded)),
+        "schema_accuracy": SchemaAccuracy.from_rows(rows, group).as_dict(),
+        "trigger": _trigger(requests, rows, reference, group),
+        "failures": failure_counts(rows, group),
+        "truncated": {
+            "count": truncated,
+            "share": truncated / len(succeeded) if succeeded else None,
+        },
+        "unreadable_calls": {
+            "responses": sum(bool(row.masked_sampling.get("problems")) for row in rows),
+            "by_kind": dict(Counter(str(problem.get("kind")) for problem in problems)),
+        },
+        "inconsistencies": {
+            "by_kind": dict(Counter(one.kind for one in found)),
+            "first": [{"data_index": one.data_index, "kind": one.kind} for one in found[:_LISTED]],
+        },
+        "tokens": {
+            key: sum(row.usage.get(f"{key}_tokens", 0) for row in rows)
+            for key in ("prompt", "completion")
+        },
+        "seconds": seconds,
+    }
+
+
+def _trigger(
+    requests: Sequence[RequestLine],
+    rows: list[ResultRow],
+    reference: list[ResultRow] | None,
+    group: Mapping[int, str],
+) -> dict[str, Any] | None:
+    if reference is None:
+        return None
+    free_choice = asked_freely(requests)
+    overall = trigger(rows, reference, free_choice).as_dict()
+    parts = {
+        name: trigger(rows, reference, {i for i in free_choice if group[i] == name}).as_dict()
+        for name in dict.fromkeys(group.values())
+    }
+    return overall | {"over": "requests with tool_choice auto", "by_group": parts}
+
+
+def _paired(
+    free: list[ResultRow], constrained: list[ResultRow], group: Mapping[int, str]
+) -> dict[str, Any]:
+    parts = {
+        name: paired_table(
+            *([row for row in run if group[row.data_index] == name] for run in (free, constrained))
+        )
+        for name in dict.fromkeys(group.values())
+    }
+    return paired_table(free, constrained) | {"by_group": parts}

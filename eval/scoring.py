@@ -1,0 +1,293 @@
+"""K2VV's two metrics over result rows, with what it takes to judge a difference between two runs.
+
+*Schema accuracy*: of the responses with finish_reason tool_calls, the share whose calls are all
+valid. *Trigger similarity* (``tool_call_f1``): how far the responses with finish_reason tool_calls
+are those of a reference run. Both count responses, not calls. Everything else is explanation:
+which failures, in which runs, with what certainty.
+
+A row is judged by its own request and response. The stored ``tool_calls_valid`` stands in where a
+row carries no request; where it carries both and they disagree, ``inconsistencies`` says so.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from eval.calls import CAUSES, Cause, Failure, check_calls, verdict
+from eval.consistency import INCONSISTENCIES, Inconsistency, inconsistencies
+from eval.intervals import mcnemar_exact, wilson
+from eval.rows import ResultRow
+from eval.workloads import group_of
+
+__all__ = [
+    "CAUSES",
+    "INCONSISTENCIES",
+    "Cause",
+    "Confusion",
+    "Failure",
+    "Inconsistency",
+    "SchemaAccuracy",
+    "check_calls",
+    "failure_counts",
+    "inconsistencies",
+    "is_triggered",
+    "is_truncated",
+    "mcnemar_exact",
+    "paired_table",
+    "row_failures",
+    "trigger",
+    "verdict",
+    "wilson",
+]
+
+
+def is_triggered(row: ResultRow) -> bool:
+    """Whether a request succeeded with finish_reason tool_calls, whatever the calls are."""
+    return row.succeeded and row.finish_reason == "tool_calls"
+
+
+def is_truncated(row: ResultRow) -> bool:
+    """Whether the token limit ended the response."""
+    return row.succeeded and row.finish_reason == "length"
+
+
+def row_failures(row: ResultRow) -> list[Failure]:
+    """What is wrong with a row's calls: empty for a valid one and for one that made none.
+
+    A truncated response has the one failure ``truncated``; it is in no accuracy.
+    """
+    if is_truncated(row):
+        return [Failure("truncated", None, "the token limit ended the response")]
+    if not is_triggered(row):
+        return []
+    if row.request and row.response is not None:
+        return check_calls(row.message, row.request.get("tools"))
+    if row.tool_calls_valid:
+        return []
+    return [Failure("other", None, "the file calls it invalid and carries no request to check")]
+
+
+@dataclass(frozen=True)
+class SchemaAccuracy:
+    """Valid responses among the triggered ones, with Wilson's 95 % interval.
+
+    truncated: responses that the token limit ended, in neither count.
+    by_group: the same for each group, in order of appearance; empty inside a group.
+    """
+
+    successful: int
+    triggered: int
+    truncated: int
+    by_group: dict[str, "SchemaAccuracy"] = field(default_factory=dict)
+
+    @classmethod
+    def from_rows(
+        cls, rows: Iterable[ResultRow], groups: Mapping[int, str] | None = None
+    ) -> "SchemaAccuracy":
+        """Score rows. groups: data_index to group; None reads it off each row's request."""
+        rows = list(rows)
+        members = defaultdict(list)
+        for row in rows:
+            members[_group(row, groups)].append(row)
+        return cls(*_counts(rows), {name: cls(*_counts(part)) for name, part in members.items()})
+
+    @property
+    def accuracy(self) -> float | None:
+        """successful / triggered, None for 0 / 0."""
+        return self.successful / self.triggered if self.triggered else None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Wilson's 95 % interval of the accuracy, None for 0 / 0."""
+        return wilson(self.successful, self.triggered) if self.triggered else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON; groups under ``by_group``."""
+        own = {
+            "successful": self.successful,
+            "triggered": self.triggered,
+            "accuracy": self.accuracy,
+            "interval": list(self.interval) if self.interval else None,
+            "truncated": self.truncated,
+        }
+        groups = {name: part.as_dict() for name, part in self.by_group.items()}
+        return own | ({"by_group": groups} if groups else {})
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """Trigger decisions against a reference: positive is finish_reason tool_calls.
+
+    precision, recall and f1 are 0 where their denominator is, and ``undefined`` names them.
+
+    only_in_results, only_in_reference: data_index that one of the two files lacks.
+    undecided: in both, but without a finish reason in one of them: failed, or broken off. None of
+        the three is counted.
+    """
+
+    tp: int
+    fp: int
+    fn: int
+    tn: int
+    only_in_results: tuple[int, ...] = ()
+    only_in_reference: tuple[int, ...] = ()
+    undecided: tuple[int, ...] = ()
+
+    @property
+    def precision(self) -> float:
+        """TP / (TP + FP)."""
+        return _ratio(self.tp, self.tp + self.fp)
+
+    @property
+    def recall(self) -> float:
+        """TP / (TP + FN)."""
+        return _ratio(self.tp, self.tp + self.fn)
+
+    @property
+    def f1(self) -> float:
+        """Harmonic mean of precision and recall, 2 TP / (2 TP + FP + FN)."""
+        return _ratio(2 * self.tp, 2 * self.tp + self.fp + self.fn)
+
+    @property
+    def undefined(self) -> tuple[str, ...]:
+        """Those of precision, recall and f1 that are 0 / 0, or the mean of one that is."""
+        precision, recall = not self.tp + self.fp, not self.tp + self.fn
+        named = {"precision": precision, "recall": recall, "f1": precision or recall}
+        return tuple(name for name, holds in named.items() if holds)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "TP": self.tp,
+            "FP": self.fp,
+            "FN": self.fn,
+            "TN": self.tn,
+            "precision": self.precision,
+            "recall": self.recall,
+            "f1": self.f1,
+            "undefined": list(self.undefined),
+            "only_in_results": list(self.only_in_results),
+            "only_in_reference": list(self.only_in_reference),
+            "undecided": list(self.undecided),
+        }
+
+
+def trigger(
+    rows: Iterable[ResultRow],
+    reference_rows: Iterable[ResultRow],
+    only: Collection[int] | None = None,
+) -> Confusion:
+    """Pair two runs by data_index and count their trigger decisions.
+
+    only: data_index to look at, None for all. Where a request forces or forbids a call the
+        decision is not the model's, so the harness passes those with tool_choice auto.
+    """
+    ours = {row.data_index: row for row in rows if only is None or row.data_index in only}
+    theirs = {
+        row.data_index: row for row in reference_rows if only is None or row.data_index in only
+    }
+    counts, undecided = Counter(), []
+    for index in sorted(ours.keys() & theirs.keys()):
+        pair = ours[index], theirs[index]
+        if any(not row.succeeded or row.finish_reason is None for row in pair):
+            undecided.append(index)
+        else:
+            counts[tuple(map(is_triggered, pair))] += 1
+    return Confusion(
+        tp=counts[True, True],
+        fp=counts[True, False],
+        fn=counts[False, True],
+        tn=counts[False, False],
+        only_in_results=tuple(sorted(ours.keys() - theirs.keys())),
+        only_in_reference=tuple(sorted(theirs.keys() - ours.keys())),
+        undecided=tuple(undecided),
+    )
+
+
+def paired_table(
+    free_rows: Iterable[ResultRow], constrained_rows: Iterable[ResultRow]
+) -> dict[str, Any]:
+    """Validity of the same requests, free against constrained, and McNemar's exact test.
+
+    Over the requests where *both* runs triggered (finish_reason tool_calls): the pairs behind the
+    two schema accuracies. ``both``, ``only_free``, ``only_constrained`` and ``neither`` count
+    which of the two responses is valid, and add up to ``pairs``; ``p_value`` is the two-sided
+    exact test of the two in the middle. The other requests are counted apart, so that a call
+    which one run alone made cannot hide: ``triggered_only_free``, ``triggered_only_constrained``,
+    ``triggered_by_none``, and ``unpaired`` for those that are missing or failed in one run. The
+    five add up to the requests.
+    """
+    free = {row.data_index: row for row in free_rows}
+    constrained = {row.data_index: row for row in constrained_rows}
+    valid, triggered, unpaired = Counter(), Counter(), 0
+    for index in free.keys() | constrained.keys():
+        pair = [run[index] for run in (free, constrained) if index in run]
+        if len(pair) < 2 or not all(row.succeeded for row in pair):
+            unpaired += 1
+            continue
+        decisions = tuple(map(is_triggered, pair))
+        triggered[decisions] += 1
+        if all(decisions):
+            valid[tuple(not row_failures(row) for row in pair)] += 1
+    return {
+        "over": "requests where both runs end with finish_reason tool_calls",
+        "pairs": valid.total(),
+        "both": valid[True, True],
+        "only_free": valid[True, False],
+        "only_constrained": valid[False, True],
+        "neither": valid[False, False],
+        "p_value": mcnemar_exact(valid[True, False], valid[False, True]),
+        "triggered_only_free": triggered[True, False],
+        "triggered_only_constrained": triggered[False, True],
+        "triggered_by_none": triggered[False, False],
+        "unpaired": unpaired,
+    }
+
+
+def failure_counts(
+    rows: Iterable[ResultRow], groups: Mapping[int, str] | None = None
+) -> dict[str, Any]:
+    """How many *responses* show each cause, over all, by the tool called, and by group.
+
+    ``invalid`` is the number of triggered responses that are not valid. One with several causes
+    counts once under each, so the causes may add up to more. Truncated responses are under a
+    cause of their own, and not among the invalid.
+    """
+    by_cause, by_tool, by_group = Counter(), defaultdict(Counter), defaultdict(Counter)
+    invalid = 0
+    for row in rows:
+        failures = row_failures(row)
+        invalid += bool(failures) and is_triggered(row)
+        by_cause.update({failure.cause for failure in failures})
+        by_group[_group(row, groups)].update({failure.cause for failure in failures})
+        for tool, cause in {(f.tool, f.cause) for f in failures if f.tool is not None}:
+            by_tool[tool][cause] += 1
+    return {
+        "invalid": invalid,
+        "by_cause": _ordered(by_cause),
+        "by_tool": {
+            tool: _ordered(counts)
+            for tool, counts in sorted(by_tool.items(), key=lambda kv: (-kv[1].total(), kv[0]))
+        },
+        "by_group": {group: _ordered(counts) for group, counts in by_group.items() if counts},
+    }
+
+
+def _counts(rows: list[ResultRow]) -> tuple[int, int, int]:
+    triggered = [row for row in rows if is_triggered(row)]
+    valid = sum(not row_failures(row) for row in triggered)
+    return valid, len(triggered), sum(map(is_truncated, rows))
+
+
+def _group(row: ResultRow, groups: Mapping[int, str] | None) -> str:
+    known = groups.get(row.data_index) if groups is not None else None
+    return known if known is not None else group_of(row.request)
+
+
+def _ratio(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0
+
+
+def _ordered(counts: Counter) -> dict[str, int]:
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], CAUSES.index(item[0]))))

@@ -1,0 +1,213 @@
+"""What a tool-call format knows: its grammar, its markers, how calls are written and read back.
+
+A new format is one file with one subclass of ``Format``. The grammar comes from xgrammar's builder
+of the style named by ``style``; what differs from it is in ``Format.structural_tag``, for all
+formats at once:
+
+* whitespace between JSON tokens is bounded, since a model may otherwise write it until its budget
+  is spent;
+* the format's markers cannot occur in free text, nor in JSON strings unless that would cost a
+  constraint of the schema (see ``_excludable``);
+* thinking is free text up to ``end_of_thinking``, then optional whitespace.
+"""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import xgrammar
+from xgrammar.structural_tag import (
+    AnyTextFormat,
+    JSONSchemaFormat,
+    RegexFormat,
+    SequenceFormat,
+    StructuralTag,
+    TagFormat,
+    TriggeredTagsFormat,
+)
+
+from grammar.formats.message import MessageBuilder, Parsed, parameters_by_name
+
+MAX_WHITESPACE = 2
+"""Whitespace characters in a row, between JSON tokens; indented JSON needs more (8 is ample)."""
+
+NAME_PATTERN = r"[A-Za-z0-9_.-]{1,64}"
+"""Names are pasted into the envelope unescaped, so they may hold nothing that needs escaping."""
+
+_AFTER_THINKING = r"[ \t\r\n]{0,4}"
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A tool as the grammar sees it.
+
+    name: matches ``NAME_PATTERN``.
+    schema: JSON Schema of the arguments, the one to be enforced; its root is an object.
+    """
+
+    name: str
+    schema: Mapping[str, Any]
+
+
+class Format(ABC):
+    """One family of tool-call syntax."""
+
+    name: ClassVar[str]
+    style: ClassVar[str | None]
+    """xgrammar's name for the style; None where no grammar describes the format."""
+    markers: ClassVar[tuple[str, ...]]
+    """Texts with a meaning in this format. A vocabulary may hold any of them as one token, and
+    that token must keep its text (see ``grammar.tokenizer``)."""
+    string_excludes: ClassVar[tuple[str, ...]] = ()
+    """Texts kept out of JSON strings, for parsers that cut a call at the first marker (ours do
+    not). Few, short, and not starting with a common character: each costs every string of every
+    schema a set of masks over the whole vocabulary."""
+    banned: ClassVar[tuple[str, ...]]
+    """Texts that start a call: forbidden, however spelled, when no call is allowed."""
+    start_of_thinking: ClassVar[str] = "<think>"
+    end_of_thinking: ClassVar[str] = "</think>"
+
+    def structural_tag(
+        self,
+        tools: Sequence[Tool],
+        *,
+        tool_choice: Literal["auto", "required", "named"],
+        parallel_tool_calls: bool = True,
+        reasoning: bool = False,
+        max_whitespace_cnt: int = MAX_WHITESPACE,
+    ) -> StructuralTag | None:
+        """The grammar of a whole completion, or None where the format has none.
+
+        tools: not empty, and exactly one for ``named``.
+        tool_choice: ``auto`` text and any number of calls; ``required`` at least one call, and no
+            text before it; ``named`` exactly one call and nothing else.
+        parallel_tool_calls: False allows one call, and nothing after it.
+        reasoning: the prompt has opened a think block.
+        max_whitespace_cnt: whitespace characters in a row between JSON tokens, at least 1.
+        """
+        if self.style is None:
+            return None
+        if tool_choice == "named":
+            choice = {"type": "function", "function": {"name": tools[0].name}}
+        else:
+            choice = tool_choice
+        tag = xgrammar.get_model_structural_tag(
+            self.style,
+            tools=[
+                {"type": "function", "function": {"name": t.name, "parameters": dict(t.schema)}}
+                for t in tools
+            ],
+            tool_choice=choice,
+            reasoning="disabled",
+            max_whitespace_cnt=max_whitespace_cnt,
+            parallel_tool_calls=parallel_tool_calls,
+        )
+        for node in _nodes(tag.format):
+            if isinstance(node, JSONSchemaFormat):
+                if _excludable(node.json_schema, self.string_excludes):
+                    node.excludes = list(self.string_excludes)
+            elif isinstance(node, TriggeredTagsFormat):
+                node.excludes = _free_text_excludes(node, self.markers)
+        return self._after_thinking(tag.format) if reasoning else tag
+
+    def ban(self, *, reasoning: bool = False) -> StructuralTag | None:
+        """Any text in which no call can start, thinking included; None where nothing is known.
+
+        It holds for the marker's own token and for its text spelled from smaller ones alike.
+        """
+        if not self.banned:
+            return None
+        thinking = (self.start_of_thinking, self.end_of_thinking)
+        text = AnyTextFormat(excludes=[*self.banned, *thinking])
+        if reasoning:
+            return self._after_thinking(text, excludes=self.banned)
+        return StructuralTag(format=text)
+
+    def _after_thinking(self, rest: Any, excludes: Sequence[str] = ()) -> StructuralTag:
+        thinking = TagFormat(
+            begin="", content=AnyTextFormat(excludes=list(excludes)), end=self.end_of_thinking
+        )
+        gap = RegexFormat(pattern=_AFTER_THINKING)
+        return StructuralTag(format=SequenceFormat(elements=[thinking, gap, rest]))
+
+    @abstractmethod
+    def render(self, calls: Sequence[Mapping[str, Any]]) -> str:
+        """The calls as the model would write them; ``parse`` reads the same calls back.
+
+        calls: OpenAI tool calls; ``arguments`` is a JSON string (or a mapping).
+        """
+
+    def parse(
+        self,
+        text: str,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        reasoning: bool = False,
+    ) -> Parsed:
+        """Read a completion back into a message.
+
+        It takes what models write, not only what the grammar allows. Text that cannot be read as a
+        call stays content and is reported; a call that the text breaks off is dropped and reported.
+        A call counts only once its own end has been written, so no cut of a completion can turn
+        into a call that the model had not finished.
+
+        text: detokenised with special tokens kept, the end-of-turn token removed.
+        tools: OpenAI tools of the request. Given, a call of any other tool is malformed.
+        reasoning: the prompt had opened a think block. A block that the text opens itself, at its
+            start, needs no flag. A call inside a closed block is no call; where the block is never
+            closed, the first call ends it.
+        """
+        parameters = parameters_by_name(tools)
+        out = MessageBuilder()
+        start = len(text) - len(text.lstrip())
+        if text.startswith(self.start_of_thinking, start):
+            reasoning, text = True, text[start + len(self.start_of_thinking) :]
+        if not reasoning:
+            self._scan(text, parameters, out)
+            return out.finish()
+
+        thought, closed, rest = text.partition(self.end_of_thinking)
+        if closed:
+            out.reasoning = thought.strip("\n")
+            self._scan(rest.lstrip(), parameters, out)
+            return out.finish()
+        at = min((i for i in map(text.find, self.banned) if i >= 0), default=len(text))
+        detail = f"thinking is not closed by {self.end_of_thinking}"
+        out.reasoning = text[:at].strip("\n")
+        out.repaired(text[:at], f"{detail}; the call after it ends it")
+        self._scan(text[at:], parameters, out)
+        if not out.calls:
+            out = MessageBuilder()
+            out.reasoning = text.strip("\n")
+            out.incomplete(text, detail)
+        return out.finish()
+
+    @abstractmethod
+    def _scan(self, text: str, parameters: dict[str, Any] | None, out: MessageBuilder) -> None:
+        """Feed ``text``, which has no think block, to ``out``.
+
+        parameters: tool name to its schema, or None where no tools were given.
+        """
+
+
+def _nodes(node: Any) -> Iterator[Any]:
+    yield node
+    for field in ("elements", "tags", "content"):
+        children = getattr(node, field, [])
+        for child in children if isinstance(children, list) else [children]:
+            yield from _nodes(child)
+
+
+def _free_text_excludes(node: TriggeredTagsFormat, markers: Sequence[str]) -> list[str]:
+    # An exclusion that is a prefix of a trigger would make every call impossible.
+    free = [m for m in markers if not any(t.startswith(m) for t in node.triggers)]
+    return list(dict.fromkeys([*node.excludes, *free]))
+
+
+def _excludable(schema: Any, texts: Sequence[str]) -> bool:
+    # xgrammar drops the length bounds of strings that it filters, and removes constants, enum
+    # members and keys that hold an excluded text. The schema comes first.
+    text = json.dumps(schema, ensure_ascii=False)
+    return not any(word in text for word in ('"minLength"', '"maxLength"', *texts))

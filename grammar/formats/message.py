@@ -1,0 +1,159 @@
+"""What a parsed completion is: an OpenAI message, and apart from it what was wrong with it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from grammar.formats import json_text
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing a parser had to decide against the letter of the text.
+
+    kind:
+        ``"incomplete"``: the text stops inside it; dropped, neither a call nor content.
+        ``"malformed"``: no call can be read; the text stays in the content.
+        ``"repaired"``: an executable call, read from text that the format does not allow.
+    text: the piece of the completion concerned.
+    detail: one sentence fragment saying what is wrong with it.
+    """
+
+    kind: Literal["incomplete", "malformed", "repaired"]
+    text: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """A completion read back.
+
+    message: an OpenAI assistant message: ``role``, ``content`` (``""`` where there is none),
+        ``tool_calls`` (absent without calls; ``arguments`` is a JSON string, always of an object)
+        and ``reasoning_content`` (absent without a think block).
+    problems: in the order of the text. A message without problems is exactly what was written.
+    """
+
+    message: dict[str, Any]
+    problems: tuple[Problem, ...] = ()
+
+    @property
+    def tool_calls(self) -> list[dict[str, Any]]:
+        """The calls of the message, an empty list where it has none."""
+        return self.message.get("tool_calls", [])
+
+
+class MessageBuilder:
+    """Collects the pieces of a completion in order; ``finish`` returns the ``Parsed``."""
+
+    def __init__(self) -> None:
+        self.calls: list[dict[str, Any]] = []
+        self.problems: list[Problem] = []
+        self.reasoning: str | None = None
+        self._segments = [""]
+
+    def text(self, text: str) -> None:
+        """Content."""
+        self._segments[-1] += text
+
+    def boundary(self) -> None:
+        """A marker that is layout: whitespace alone between two of them is no content."""
+        self._segments.append("")
+
+    def call(self, call_id: str, name: str, arguments: str) -> None:
+        """An executable call; ``arguments`` is the JSON text of an object."""
+        function = {"name": name, "arguments": arguments}
+        self.calls.append({"id": call_id, "type": "function", "function": function})
+        self.boundary()
+
+    def repaired(self, text: str, detail: str) -> None:
+        self.problems.append(Problem("repaired", text, detail))
+
+    def malformed(self, text: str, detail: str) -> None:
+        self.text(text)
+        self.problems.append(Problem("malformed", text, detail))
+
+    def incomplete(self, text: str, detail: str) -> None:
+        self.boundary()
+        self.problems.append(Problem("incomplete", text, detail))
+
+    def finish(self) -> Parsed:
+        if len(self._segments) == 1:
+            content = self._segments[0]
+        else:
+            content = "".join(s for s in self._segments if s.strip()).rstrip()
+        message: dict[str, Any] = {"role": "assistant", "content": content}
+        if self.reasoning is not None:
+            message["reasoning_content"] = self.reasoning
+        if self.calls:
+            message["tool_calls"] = self.calls
+        return Parsed(message, tuple(self.problems))
+
+
+class Malformed(ValueError):
+    """A call that cannot be read; its message is the ``detail`` of a ``Problem``."""
+
+
+def read_arguments(
+    raw: str, parameters: Mapping[str, Any] | None, *, known: bool
+) -> tuple[str, str | None]:
+    """The arguments of a call as the JSON text of an object.
+
+    raw: text of the value as written; empty where the model wrote none.
+    parameters: the tool's JSON Schema, or None where it declares none.
+    known: whether the tool is known at all; without that, missing arguments are not ``{}``.
+
+    Returns:
+        The JSON text, ``raw`` itself wherever it already is one, and what was mended or None.
+
+    Raises:
+        Malformed: anything that is not an object, or nothing where the tool takes arguments.
+    """
+    if raw in ("", "null"):
+        if (
+            known
+            and not (parameters or {}).get("properties")
+            and not (parameters or {}).get("required")
+        ):
+            return "{}", "no arguments written for a tool that takes none"
+        raise Malformed("the call has no arguments")
+    mended = None
+    try:
+        value = json_text.loads(raw)
+    except ValueError:
+        try:
+            value = json_text.loads(raw, loose=True)
+        except ValueError as error:
+            raise Malformed(f"the arguments are not JSON: {error}") from None
+        raw, mended = json_text.dumps(value), "raw control characters inside a JSON string"
+    if isinstance(value, str):
+        text, value, mended = value, None, "the arguments are a JSON text inside a JSON string"
+        if not text.strip():
+            return read_arguments("", parameters, known=known)
+        try:
+            value = json_text.loads(text)
+        except ValueError as error:
+            raise Malformed(f"the arguments are a string that holds no JSON: {error}") from None
+        raw = text.strip() if json_text.is_utf8(text) else json_text.dumps(value)
+    if not isinstance(value, dict):
+        raise Malformed(f"the arguments are not an object but {type(value).__name__}")
+    return raw, mended
+
+
+def call_parts(call: Mapping[str, Any]) -> tuple[str, str, str | None]:
+    """Name, arguments as JSON text, and id (or None) of one OpenAI tool call.
+
+    ``arguments`` may also be a mapping; it is then written as ``json.dumps`` would.
+    """
+    function = call["function"]
+    arguments = function["arguments"]
+    if not isinstance(arguments, str):
+        arguments = json_text.dumps(arguments)
+    return function["name"], arguments, call.get("id")
+
+
+def parameters_by_name(tools: Sequence[Mapping[str, Any]] | None) -> dict[str, Any] | None:
+    """Tool name to ``parameters`` (None where undeclared), or None where no list was given."""
+    if tools is None:
+        return None
+    return {t["function"]["name"]: t["function"].get("parameters") for t in tools}

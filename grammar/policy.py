@@ -1,0 +1,266 @@
+"""Request to plan: which grammar, which ban, or nothing, and which tools the prompt shows.
+
+| scope  | tool_choice     | condition                                         | plan    |
+|--------|-----------------|---------------------------------------------------|---------|
+| any    | required, named |                                                   | tag     |
+| auto   | auto            | a tool has ``strict: true``, or no parallel calls | tag     |
+| auto   | auto            | otherwise                                         | nothing |
+| always | auto            | tools                                             | tag     |
+| any    | none            | tools, and the format knows what to ban           | ban     |
+| any    | none, auto      | no tools                                          | nothing |
+
+``allowed_tools`` of mode auto is ``auto`` over a part of the tools, and always a tag: nothing
+else keeps the model to that part. The prompt still shows every tool.
+
+Schema modes, the schema that a tool's arguments are held to:
+
+| mode     | ``strict: true`` | missing | ``strict: false`` |
+|----------|------------------|---------|-------------------|
+| auto     | its own          | object  | object            |
+| declared | its own          | its own | object            |
+| strict   | its own          | its own | its own           |
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from xgrammar.structural_tag import StructuralTag
+
+from grammar.formats import Format, Tool, get_format
+from grammar.formats.base import MAX_WHITESPACE, NAME_PATTERN
+
+Scope = Literal["auto", "always"]
+SchemaMode = Literal["auto", "strict", "declared"]
+
+_ANY_OBJECT = {"type": "object"}
+_NO_ARGUMENTS = {"type": "object", "properties": {}}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to do with one request.
+
+    structural_tag: the grammar of the completion, or None.
+    ban: a grammar of all text in which no call can start, or None. Never both.
+    tools: the OpenAI tools that go into the prompt.
+    forced_tool: the name in a named ``tool_choice``, or None.
+    warnings: sentences for the caller, e.g. that a format cannot be constrained.
+    tool_choice: ``none``, ``auto``, ``required`` or ``named``.
+    constrained: the tools in the grammar with the schemas they are held to.
+    """
+
+    structural_tag: StructuralTag | None
+    ban: StructuralTag | None
+    tools: tuple[Mapping[str, Any], ...]
+    forced_tool: str | None
+    warnings: tuple[str, ...]
+    tool_choice: Literal["none", "auto", "required", "named"]
+    constrained: tuple[Tool, ...] = ()
+
+    @property
+    def constraint(self) -> StructuralTag | None:
+        """The grammar to decode under: the tag, the ban, or None for free decoding."""
+        return self.structural_tag or self.ban
+
+
+def plan(
+    request_body: Mapping[str, Any],
+    *,
+    format: str | Format,
+    scope: Scope = "auto",
+    schema_mode: SchemaMode = "auto",
+    exclude_tools_when_tool_choice_none: bool = True,
+    reasoning: bool = False,
+    max_whitespace_cnt: int = MAX_WHITESPACE,
+) -> Plan:
+    """Decide how an OpenAI chat-completions request is decoded (see the tables above).
+
+    request_body: of its fields only ``tools``, ``tool_choice`` and ``parallel_tool_calls`` count.
+    exclude_tools_when_tool_choice_none: drop the tools from the prompt; the ban holds either way.
+        False keeps the prompt the same for every ``tool_choice``, so that a KV cache can be reused.
+    reasoning: the prompt opens a think block.
+    max_whitespace_cnt: whitespace characters in a row between JSON tokens, at least 1.
+
+    Raises:
+        ValueError: a request that cannot be meant, with the field at fault.
+    """
+    _one_of("scope", scope, ("auto", "always"))
+    _one_of("schema_mode", schema_mode, ("auto", "strict", "declared"))
+    if max_whitespace_cnt < 1:
+        raise ValueError(
+            f"max_whitespace_cnt must be at least 1; got {max_whitespace_cnt}: the standard"
+            " spelling of JSON has a space after ':' and ','"
+        )
+    format = get_format(format)
+    tools = read_tools(request_body.get("tools"))
+    names = [t["function"]["name"] for t in tools]
+    choice, allowed = _read_tool_choice(request_body.get("tool_choice"), names)
+    parallel = request_body.get("parallel_tool_calls")
+    if parallel is None:
+        parallel = True
+    _one_of("parallel_tool_calls", parallel, (True, False))
+
+    forced = allowed[0] if choice == "named" else None
+    shown = () if choice == "none" and exclude_tools_when_tool_choice_none else tools
+    nothing = Plan(None, None, shown, forced, (), choice)
+    if not tools:
+        return nothing
+    if choice == "none":
+        ban = format.ban(reasoning=reasoning)
+        warnings = (
+            () if ban else (f"format {format.name!r} knows no text to ban: decoding is free",)
+        )
+        return Plan(None, ban, shown, forced, warnings, choice)
+
+    usable = [t for t in tools if t["function"]["name"] in allowed]
+    strict = any(t["function"].get("strict") is True for t in usable)
+    restricted = len(usable) < len(tools)
+    if choice == "auto" and scope == "auto" and not (strict or restricted or not parallel):
+        return nothing
+    constrained = tuple(
+        Tool(t["function"]["name"], arguments_schema(t["function"], schema_mode)) for t in usable
+    )
+    tag = format.structural_tag(
+        constrained,
+        tool_choice=choice,
+        parallel_tool_calls=parallel,
+        reasoning=reasoning,
+        max_whitespace_cnt=max_whitespace_cnt,
+    )
+    warnings = () if tag else (f"format {format.name!r} has no structural tag: decoding is free",)
+    return Plan(tag, None, shown, forced, warnings, choice, constrained)
+
+
+def read_tools(tools: Sequence[Mapping[str, Any]] | None) -> tuple[Mapping[str, Any], ...]:
+    """Check the ``tools`` of a request; None is an empty list.
+
+    Raises:
+        ValueError: no function tool, a bad or repeated name, parameters that are no object schema.
+    """
+    if tools is None:
+        return ()
+    if not isinstance(tools, Sequence) or isinstance(tools, str):
+        raise ValueError(f"tools must be a list of function tools; got {_short(tools)}")
+    seen: dict[str, int] = {}
+    for i, tool in enumerate(tools):
+        where = f"tools[{i}]"
+        if not isinstance(tool, Mapping) or tool.get("type") != "function":
+            raise ValueError(
+                f'{where} must be {{"type": "function", "function": {{...}}}}; got {_short(tool)}'
+            )
+        function = tool.get("function")
+        if not isinstance(function, Mapping):
+            raise ValueError(f"{where}.function must be an object; got {_short(function)}")
+        name = function.get("name")
+        if not isinstance(name, str) or not re.fullmatch(NAME_PATTERN, name):
+            raise ValueError(
+                f"{where}.function.name must match {NAME_PATTERN}; got {_short(name)}: names are"
+                " written into the call unescaped, so rename the tool"
+            )
+        if name in seen:
+            raise ValueError(
+                f"tools must have distinct names; tools[{seen[name]}] and {where} are both {name!r}"
+            )
+        seen[name] = i
+        if function.get("strict") not in (None, True, False):
+            raise ValueError(
+                f"{where}.function.strict must be a boolean; got {_short(function['strict'])}"
+            )
+        _check_parameters(f"{where}.function.parameters", function.get("parameters"))
+    return tuple(tools)
+
+
+def _check_parameters(where: str, parameters: Any) -> None:
+    if parameters is None:
+        return
+    if not isinstance(parameters, Mapping):
+        raise ValueError(f"{where} must be a JSON Schema object; got {_short(parameters)}")
+    declared = parameters.get("type", "object")
+    if declared != "object" and not (isinstance(declared, list) and "object" in declared):
+        raise ValueError(
+            f"{where}.type must be 'object'; got {_short(declared)}: the arguments of a call are an"
+            " object, so wrap the value in one"
+        )
+
+
+def arguments_schema(function: Mapping[str, Any], mode: SchemaMode) -> Mapping[str, Any]:
+    """The schema that the arguments of a checked function are held to; its root is an object."""
+    strict = function.get("strict")
+    own = mode == "strict" or strict is True or (mode == "declared" and strict is None)
+    if not own:
+        return _ANY_OBJECT
+    parameters = function.get("parameters")
+    if parameters is None:
+        return _NO_ARGUMENTS
+    if isinstance(parameters.get("type"), list):
+        return {**parameters, "type": "object"}
+    # A root that is only a reference or a combination keeps its shape; xgrammar reads just that.
+    if "type" in parameters or parameters.keys() & {"$ref", "anyOf", "oneOf", "allOf"}:
+        return parameters
+    return {"type": "object", **parameters}
+
+
+def _read_tool_choice(choice: Any, names: Sequence[str]) -> tuple[Any, Sequence[str]]:
+    """Normalised choice and the names that may be called."""
+    if choice is None:
+        choice = "auto"
+    if isinstance(choice, str):
+        _one_of("tool_choice", choice, ("none", "auto", "required"))
+        if choice == "required" and not names:
+            raise ValueError("tool_choice 'required' needs at least one tool; tools is empty")
+        return choice, names
+    kind = choice.get("type") if isinstance(choice, Mapping) else None
+    if kind == "function":
+        name = _reference_name("tool_choice", choice)
+        _must_exist("tool_choice", name, names)
+        return "named", [name]
+    if kind == "allowed_tools":
+        # Chat Completions nests the object, Responses does not.
+        inner = choice.get("allowed_tools", choice)
+        mode, references = inner.get("mode", "auto"), inner.get("tools")
+        _one_of("tool_choice.allowed_tools.mode", mode, ("auto", "required"))
+        if not isinstance(references, Sequence) or not references:
+            raise ValueError(
+                "tool_choice.allowed_tools.tools must name at least one tool; got"
+                f" {_short(references)}: to allow none, use tool_choice 'none'"
+            )
+        allowed = []
+        for i, reference in enumerate(references):
+            where = f"tool_choice.allowed_tools.tools[{i}]"
+            allowed.append(_reference_name(where, reference))
+            _must_exist(where, allowed[-1], names)
+        return mode, allowed
+    raise ValueError(
+        "tool_choice must be 'none', 'auto', 'required', a function"
+        ' {"type": "function", "function": {"name": ...}} or allowed_tools; got ' + _short(choice)
+    )
+
+
+def _reference_name(where: str, reference: Any) -> str:
+    nested = reference.get("function", reference) if isinstance(reference, Mapping) else None
+    name = nested.get("name") if isinstance(nested, Mapping) else None
+    if not isinstance(name, str) or reference.get("type") != "function":
+        raise ValueError(
+            f'{where} must be {{"type": "function", "function": {{"name": ...}}}};'
+            f" got {_short(reference)}"
+        )
+    return name
+
+
+def _must_exist(where: str, name: str, names: Sequence[str]) -> None:
+    if name not in names:
+        listed = ", ".join(names) or "no tools"
+        raise ValueError(f"{where} names {name!r} but tools has {listed}; add it or name another")
+
+
+def _one_of(argument: str, value: Any, wanted: Sequence[Any]) -> None:
+    if not any(value is w or (isinstance(w, str) and value == w) for w in wanted):
+        listed = ", ".join(map(repr, wanted))
+        raise ValueError(f"{argument} must be one of {listed}; got {_short(value)}")
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,134 @@
+"""A chat request to a prompt and a grammar, and a completion back to a chat message."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from grammar.compiler import Compiler
+from grammar.formats import Format, get_format
+from grammar.policy import Plan, plan
+from grammar.tokenizer import tokenizer_info
+from sampler.model import LoadedModel
+from sampler.params import Completion, Request, SamplingParams
+
+_PREAMBLE = (
+    "You may call functions. Their signatures are JSON Schemas:\n<tools>\n{tools}\n</tools>\n"
+    "To call one, write exactly this, with its name and arguments:\n{example}"
+)
+
+
+class Chat:
+    """Turns OpenAI chat-completions bodies into requests of the decoding loop, for one model.
+
+    Args:
+        loaded: the model.
+        format: name of a tool-call format, or the format.
+        constrained: decode under the grammar that the policy asks for, or freely.
+        scope, schema_mode, exclude_tools_when_tool_choice_none: see `grammar.policy.plan`.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        *,
+        format: str | Format = "hermes",
+        constrained: bool = True,
+        scope: str = "auto",
+        schema_mode: str = "auto",
+        exclude_tools_when_tool_choice_none: bool = True,
+    ) -> None:
+        self.loaded, self.constrained = loaded, constrained
+        self.format = get_format(format)
+        self.policy = {
+            "scope": scope,
+            "schema_mode": schema_mode,
+            "exclude_tools_when_tool_choice_none": exclude_tools_when_tool_choice_none,
+        }
+        info = tokenizer_info(
+            loaded.tokenizer,
+            vocab_size=loaded.vocab_size,
+            stop_token_ids=loaded.stop_token_ids,
+            markers=self.format.markers,
+        )
+        self.compiler = Compiler(info)
+        self.template_knows_tools = "tools" in loaded.tokenizer.chat_template
+
+    def plan(self, body: Mapping[str, Any], *, reasoning: bool = False) -> Plan:
+        """The policy's answer to a request."""
+        return plan(body, format=self.format, reasoning=reasoning, **self.policy)
+
+    def request(self, body: Mapping[str, Any], params: SamplingParams, key: Any = None) -> Request:
+        """The decoding request of a chat body.
+
+        Raises:
+            ValueError: a request that cannot be meant, or a grammar that does not compile.
+        """
+        planned = self.plan(body)
+        prompt = self.render(body["messages"], planned.tools)
+        reasoning = self.opens_thinking(prompt)
+        grammar = None
+        if self.constrained:
+            grammar = self.compiler.compile(
+                self.plan(body, reasoning=True) if reasoning else planned
+            )
+        ids = self.loaded.tokenizer(prompt, add_special_tokens=False).input_ids
+        return Request(tuple(ids), params, grammar, key)
+
+    def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping]) -> str:
+        """The prompt's text. Tools go into the system message where the template ignores them."""
+        messages = [_with_parsed_arguments(message) for message in messages]
+        arguments = {}
+        if tools and self.template_knows_tools:
+            arguments["tools"] = list(tools)
+        elif tools:
+            messages = self._with_tools_in_system(messages, tools)
+        return self.loaded.tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=True, **arguments
+        )
+
+    def opens_thinking(self, prompt: str) -> bool:
+        """Whether the prompt ends inside a think block."""
+        return prompt.rstrip().endswith(self.format.start_of_thinking)
+
+    def parse(self, completion: Completion, tools: Sequence[Mapping] | None, *, reasoning: bool):
+        """The completion as an OpenAI message with its problems (`grammar.formats.Parsed`)."""
+        return self.format.parse(completion.text, tools, reasoning=reasoning)
+
+    def _with_tools_in_system(self, messages: list[dict], tools: Sequence[Mapping]) -> list[dict]:
+        example = {
+            "type": "function",
+            "function": {"name": "NAME", "arguments": '{"KEY": "VALUE"}'},
+        }
+        text = _PREAMBLE.format(
+            tools="\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools),
+            example=self.format.render([example]),
+        )
+        if messages and messages[0]["role"] == "system":
+            first = {**messages[0], "content": f"{messages[0]['content']}\n\n{text}"}
+            return [first, *messages[1:]]
+        return [{"role": "system", "content": text}, *messages]
+
+
+def _with_parsed_arguments(message: Mapping[str, Any]) -> dict[str, Any]:
+    # Templates print arguments with tojson: a JSON string would come out quoted twice.
+    message = dict(message)
+    if message.get("content") is None:
+        message["content"] = ""
+    elif isinstance(message["content"], list):
+        message["content"] = "".join(
+            part.get("text", "") for part in message["content"] if isinstance(part, Mapping)
+        )
+    if not message.get("tool_calls"):
+        message.pop("tool_calls", None)
+        return message
+    calls = []
+    for call in message["tool_calls"]:
+        function = dict(call["function"])
+        try:
+            function["arguments"] = json.loads(function.get("arguments") or "{}")
+        except (TypeError, ValueError):
+            pass
+        calls.append({**call, "function": function})
+    return {**message, "tool_calls": calls}

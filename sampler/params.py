@@ -1,0 +1,162 @@
+"""What goes into the decoding loop and what comes out: frozen, checked when made."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+FinishReason = Literal["stop", "length", "error"]
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How one request is sampled.
+
+    Attributes:
+        temperature: >= 0; under 1e-5 is argmax.
+        top_p: in (0, 1]; 1 is no cut.
+        top_k: >= 0; 0 is no cut.
+        min_p: in [0, 1]; 0 is no cut.
+        seed: int64. With the position and the token's id it is all that the noise depends on.
+        max_tokens: most tokens to generate, at least 1; the stop token counts.
+        stop: texts that end the completion; the text is cut before the first of them.
+
+    Raises:
+        ValueError: a value out of range, with the argument's name.
+        TypeError: a value of the wrong type.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int = 0
+    max_tokens: int = 256
+    stop: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("temperature", "top_p", "min_p"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise TypeError(f"{name} must be a number, got {value!r}")
+            object.__setattr__(self, name, float(value))
+        for name in ("top_k", "seed", "max_tokens"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise TypeError(f"{name} must be an integer, got {value!r}")
+        if isinstance(self.stop, str):
+            object.__setattr__(self, "stop", (self.stop,))
+        stop = tuple(self.stop)
+        if not all(isinstance(text, str) and text for text in stop):
+            raise ValueError(f"stop must hold texts that are not empty, got {self.stop!r}")
+        object.__setattr__(self, "stop", stop)
+        checks = (
+            (
+                "temperature",
+                math.isfinite(self.temperature) and self.temperature >= 0,
+                "at least 0",
+            ),
+            ("top_p", 0 < self.top_p <= 1, "in (0, 1]; 1 is no cut"),
+            ("min_p", 0 <= self.min_p <= 1, "in [0, 1]; 0 is no cut"),
+            ("top_k", 0 <= self.top_k < 2**31, "at least 0; 0 is no cut"),
+            ("seed", -(2**63) <= self.seed < 2**63, "a 64-bit integer"),
+            ("max_tokens", self.max_tokens >= 1, "at least 1"),
+        )
+        for name, good, wanted in checks:
+            if not good:
+                raise ValueError(f"{name} must be {wanted}, got {getattr(self, name)!r}")
+
+
+@dataclass(frozen=True)
+class Request:
+    """One prompt to complete.
+
+    Attributes:
+        prompt: token ids, at least one.
+        params: how to sample.
+        grammar: a compiled grammar (`grammar.compiler.Compiler.compile`), or None to decode freely.
+        key: whatever the caller tells requests apart by; comes back on the completion.
+    """
+
+    prompt: tuple[int, ...]
+    params: SamplingParams = field(default_factory=SamplingParams)
+    grammar: Any | None = None
+    key: Any = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "prompt", tuple(int(token) for token in self.prompt))
+        if not self.prompt:
+            raise ValueError("prompt must hold at least one token id, got none")
+
+
+@dataclass(frozen=True)
+class Intervention:
+    """A position at which the grammar changed the draw.
+
+    Attributes:
+        position: index of the generated token, from 0.
+        free_token: what the same noise draws without the grammar.
+        token: what was drawn.
+        log_removed: log of the probability (nats) that the mask forbade at this position.
+        kind: "forbidden" when the mask forbids `free_token`; "cut" when it is allowed, but the
+            mask changed what top_k, top_p or min_p keep.
+    """
+
+    position: int
+    free_token: int
+    token: int
+    log_removed: float
+    kind: Literal["forbidden", "cut"]
+
+
+@dataclass(frozen=True)
+class NearTie:
+    """A draw that another shape of the batch may decide otherwise: the two best scores are close.
+
+    Attributes:
+        position: index of the generated token, from 0.
+        token: the winner.
+        runner_up: the next best.
+        margin: the difference of their scores, nats.
+    """
+
+    position: int
+    token: int
+    runner_up: int
+    margin: float
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What became of one request.
+
+    Attributes:
+        key: the request's.
+        token_ids: what was generated, the stop token excluded.
+        text: the tokens decoded, special tokens kept, cut before a stop text.
+        finish_reason: "stop" at a stop token or text, "length" at max_tokens, "error".
+        stop: the stop token's id or the stop text, where that ended it.
+        logprobs: nats, one a token, under the distribution drawn from before top_k, top_p, min_p.
+        prompt_tokens: length of the prompt.
+        steps: decoding steps taken, the stop token's included.
+        seconds: from the prefill of the request's batch to its last token.
+        error: what went wrong, for "error".
+        interventions: where the grammar changed the draw (empty unless traced).
+        near_ties: draws decided by less than the tie margin (empty unless traced).
+        log_removed: nats, one a step, -inf where nothing was forbidden (empty unless traced).
+    """
+
+    key: Any
+    token_ids: tuple[int, ...]
+    text: str
+    finish_reason: FinishReason
+    prompt_tokens: int
+    steps: int
+    seconds: float
+    stop: int | str | None = None
+    logprobs: tuple[float, ...] = ()
+    error: str | None = None
+    interventions: tuple[Intervention, ...] = ()
+    near_ties: tuple[NearTie, ...] = ()
+    log_removed: tuple[float, ...] = ()
