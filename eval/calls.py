@@ -129,33 +129,44 @@ def _declared(tools: Any) -> dict[str, Mapping[str, Any]]:
 
 
 def _check_call(call: Any, index: int, declared: Mapping[str, Mapping[str, Any]]) -> list[Failure]:
-    name = called_name(call)
-    if name is None:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict):
         return [Failure("other", None, "the call names no function", call=index)]
-    function = call["function"]
+    name = called_name(call) or None
+    arguments, flaw = _read_arguments(function)
 
     def failed(cause: Cause, detail: str, pointer: str = "") -> Failure:
         return Failure(cause, name, _short(detail), pointer, index)
 
+    flaws = [failed(*flaw)] if flaw else []
+    if name is None:
+        # What could not be read as a call at all comes without a name: its text says more.
+        return flaws or [failed("other", "the call names no function")]
     if name not in declared:
-        return [
-            failed("unknown_tool", f"{name!r} is not among {', '.join(declared) or 'no tools'}")
-        ]
+        known = ", ".join(declared) or "no tools"
+        return [failed("unknown_tool", f"{name!r} is not among {known}"), *flaws]
+    if flaws:
+        return flaws
+    schema = declared[name].get("parameters")
+    if not schema:
+        return [failed("other", "the tool has no parameters schema, so no call fits it")]
+    return [failed(*problem) for problem in _violations(schema, arguments)]
+
+
+def _read_arguments(function: Mapping[str, Any]) -> tuple[Any, tuple[Cause, str] | None]:
+    """The arguments of a call as a value, and what keeps that from being an object."""
     if "arguments" not in function:
-        return [failed("bad_json", "the call has no arguments")]
+        return None, ("bad_json", "the call has no arguments")
     arguments = function["arguments"]
     if isinstance(arguments, str):
         try:
             arguments = load_json(arguments)
         except ValueError as error:
-            return [failed("bad_json", str(error))]
-    if not isinstance(arguments, dict):
-        cause = "double_encoded" if _is_encoded_object(arguments) else "not_object"
-        return [failed(cause, f"the arguments are {json.dumps(arguments)}, not an object")]
-    schema = declared[name].get("parameters")
-    if not schema:
-        return [failed("other", "the tool has no parameters schema, so no call fits it")]
-    return [failed(*problem) for problem in _violations(schema, arguments)]
+            return None, ("bad_json", str(error))
+    if isinstance(arguments, dict):
+        return arguments, None
+    cause: Cause = "double_encoded" if _is_encoded_object(arguments) else "not_object"
+    return arguments, (cause, f"the arguments are {json.dumps(arguments)}, not an object")
 
 
 def _violations(schema: Any, arguments: dict[str, Any]) -> list[tuple[Cause, str, str]]:

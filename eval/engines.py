@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -20,6 +21,8 @@ from sampler.params import Completion, Request, SamplingParams
 _FIELDS = ("temperature", "top_p", "top_k", "min_p", "seed", "max_tokens", "stop")
 # Spreads neighbouring requests over the seeds, so that no two share their noise.
 _SEED_STRIDE = 1_000_003
+# Where the JSON formats write a call's name.
+_NAME = re.compile(r'"name"\s*:\s*"([^"]*)"')
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,8 @@ class HfEngine:
         for line in lines:
             try:
                 params = self.sampling.params(line)
-                requests.append(self.chat.request(line.body, params, line))
+                prompt = self.chat.prepare(line.body)
+                requests.append(Request(prompt.ids, params, prompt.grammar, (line, prompt)))
             except Exception as error:
                 # Whatever a request breaks (a schema, a template), it breaks for itself alone.
                 yield _failed(line, error)
@@ -99,21 +103,18 @@ class HfEngine:
             yield self._row(completion)
 
     def _row(self, completion: Completion) -> ResultRow:
-        line: RequestLine = completion.key
+        line, prompt = completion.key
         if completion.finish_reason == "error":
             return _failed(line, RuntimeError(completion.error), completion.seconds)
         # Without the tools, a call of a tool that the request does not have is still a call: it is
         # the schema check, not the parser, that must find it.
-        parsed = self.chat.parse(completion, None, reasoning=self._opened_thinking(line))
-        finish_reason = _finish_reason(completion, parsed)
-        valid, failures = verdict(finish_reason, parsed.message, line.body.get("tools"))
-        malformed = [p for p in parsed.problems if p.kind == "malformed"]
-        if finish_reason == "tool_calls" and malformed:
-            valid = False
+        parsed = self.chat.parse(completion.text, prompt)
+        message, finish_reason = _answer(completion, parsed)
+        valid, failures = verdict(finish_reason, message, line.body.get("tools"))
         return ResultRow(
             data_index=line.data_index,
             request=line.body,
-            response=self._response(line, completion, parsed, finish_reason),
+            response=self._response(line, completion, message, finish_reason),
             status="success",
             finish_reason=finish_reason,
             tool_calls_valid=valid,
@@ -127,22 +128,19 @@ class HfEngine:
                 "near_ties": [asdict(tie) for tie in completion.near_ties],
                 "problems": [asdict(problem) for problem in parsed.problems],
                 "failures": [asdict(failure) for failure in failures],
+                "warnings": list(prompt.plan.warnings),
             },
         )
 
-    def _opened_thinking(self, line: RequestLine) -> bool:
-        planned = self.chat.plan(line.body)
-        return self.chat.opens_thinking(self.chat.render(line.body["messages"], planned.tools))
-
     def _response(
-        self, line: RequestLine, completion: Completion, parsed: Parsed, finish_reason: str
+        self, line: RequestLine, completion: Completion, message: dict[str, Any], reason: str
     ) -> dict[str, Any]:
         return {
             "id": f"chatcmpl-{line.data_index}",
             "object": "chat.completion",
             "created": int(time.time()),
             "model": self.loaded.name,
-            "choices": [{"index": 0, "message": parsed.message, "finish_reason": finish_reason}],
+            "choices": [{"index": 0, "message": message, "finish_reason": reason}],
             "usage": {
                 "prompt_tokens": completion.prompt_tokens,
                 "completion_tokens": completion.steps,
@@ -151,12 +149,21 @@ class HfEngine:
         }
 
 
-def _finish_reason(completion: Completion, parsed: Parsed) -> str:
-    """OpenAI's finish_reason. A call that cannot be read is an attempt to call all the same."""
-    if completion.finish_reason == "length":
-        return "length"
-    attempted = any(problem.kind in ("malformed", "incomplete") for problem in parsed.problems)
-    return "tool_calls" if parsed.tool_calls or attempted else "stop"
+def _answer(completion: Completion, parsed: Parsed) -> tuple[dict[str, Any], str]:
+    """The message and OpenAI's finish_reason.
+
+    A call that cannot be read is an attempt to call all the same. It stands among the calls with
+    its raw text for arguments, which are no JSON: K2VV's check, ours and theirs, then finds it.
+    """
+    attempts = [p for p in parsed.problems if p.kind in ("malformed", "incomplete")]
+    if completion.finish_reason == "length" or not (parsed.tool_calls or attempts):
+        return parsed.message, completion.finish_reason
+    calls = list(parsed.tool_calls)
+    for problem in attempts:
+        named = _NAME.search(problem.text)
+        function = {"name": named[1] if named else "", "arguments": problem.text}
+        calls.append({"id": f"unreadable_{len(calls)}", "type": "function", "function": function})
+    return {**parsed.message, "tool_calls": calls}, "tool_calls"
 
 
 def _failed(line: RequestLine, error: BaseException, seconds: float = 0.0) -> ResultRow:

@@ -22,25 +22,29 @@ def draw_all(comparison: Mapping[str, Any], folder: Path) -> list[Path]:
         ("failure_causes", _failure_causes),
         ("interventions", _interventions),
     ):
+        path = folder / f"{name}.png"
         with rc_context(style.SETTINGS):
-            figure = draw(comparison)
-            if figure is not None:
-                path = folder / f"{name}.png"
+            if (figure := draw(comparison)) is not None:
                 figure.savefig(path, metadata={"Software": None})
                 drawn.append(path)
+            else:
+                # One of an earlier run would be taken for this one's.
+                path.unlink(missing_ok=True)
     return drawn
 
 
-def _schema_accuracy(comparison: Mapping[str, Any]) -> Figure:
+def _schema_accuracy(comparison: Mapping[str, Any]) -> Figure | None:
     """Accuracy and Wilson interval, a row a group, a mark a mode."""
     modes = {mode: run["schema_accuracy"] for mode, run in comparison["modes"].items()}
+    if not any(whole["triggered"] for whole in modes.values()):
+        return None
     groups = list(comparison["requests"]["by_group"])
     names = ["all", *groups] if len(groups) > 1 else ["all"]
     figure, axes = _figure(1.7 + 0.75 * len(names))
     for m, (mode, whole) in enumerate(modes.items()):
         shift = 0.17 * (2 * m - len(modes) + 1)
         for y, name in enumerate(names):
-            part = whole if y == 0 else whole["by_group"].get(name)
+            part = whole if y == 0 else whole.get("by_group", {}).get(name)
             if part is not None and part["accuracy"] is not None:
                 _interval(axes, y + shift, part, mode)
         axes.plot([], [], label=mode, **_mark(mode))
@@ -70,6 +74,7 @@ def _interval(axes: Axes, y: float, part: Mapping[str, Any], mode: str) -> None:
         va="center",
         fontsize=12,
         color=style.MODE_COLOURS[mode],
+        bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5},
     )
 
 
@@ -122,7 +127,7 @@ def _interventions(comparison: Mapping[str, Any]) -> Figure | None:
             label=said(group),
         )
     axes.set_ylim(0, 1)
-    axes.set_xlim(left=0)
+    axes.set_xlim(0, max(5, 1.05 * max(one["position"] for one in points)))
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
     axes.set_xlabel("position of the first intervention (tokens)")

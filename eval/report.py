@@ -96,10 +96,10 @@ def print_tables(comparison: Mapping[str, Any], console: "Console") -> None:
 
 
 def draw(comparison: Mapping[str, Any], folder: str | Path) -> list[Path]:
-    """Write the figures of a comparison into a folder; returns their paths.
+    """Write the figures of a comparison into a folder, as PNG; returns their paths.
 
-    ``schema_accuracy.png`` always, ``failure_causes.png`` if anything failed,
-    ``interventions.png`` if the grammar intervened at all.
+    ``schema_accuracy``, ``failure_causes`` and ``interventions``, each unless there was nothing of
+    its kind; one of an earlier comparison is then removed.
     """
     from eval import figures
 
@@ -117,7 +117,7 @@ def _describe(
     answered = {row.data_index for row in rows}
     truncated = sum(map(is_truncated, rows))
     found = inconsistencies(rows)
-    problems = [problem for row in rows for problem in row.masked_sampling.get("problems") or []]
+    unreadable = [kinds for row in rows if (kinds := _unreadable(row))]
     return {
         "rows": len(rows),
         "failed": len(rows) - len(succeeded),
@@ -131,8 +131,8 @@ def _describe(
             "share": truncated / len(succeeded) if succeeded else None,
         },
         "unreadable_calls": {
-            "responses": sum(bool(row.masked_sampling.get("problems")) for row in rows),
-            "by_kind": dict(Counter(str(problem.get("kind")) for problem in problems)),
+            "responses": len(unreadable),
+            "by_kind": dict(Counter(kind for kinds in unreadable for kind in kinds)),
         },
         "inconsistencies": {
             "by_kind": dict(Counter(one.kind for one in found)),
@@ -144,6 +144,12 @@ def _describe(
         },
         "seconds": seconds,
     }
+
+
+def _unreadable(row: ResultRow) -> list[str]:
+    """Kinds of the calls that a parser could not read, from ``masked_sampling["problems"]``."""
+    problems = row.masked_sampling.get("problems") or []
+    return [p["kind"] for p in problems if p["kind"] in ("malformed", "incomplete")]
 
 
 def _trigger(

@@ -4,15 +4,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rich import box
-from rich.console import Console
-from rich.padding import Padding
+from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
 from eval.style import percent, said
 
 _DASH = Text("–", style="dim")
-_CONFUSION = ("TP", "FP", "FN", "TN")
 _EXPLANATIONS = {
     "schema": "Schema accuracy: responses whose calls are all valid, of those with finish_reason "
     "tool_calls; 95 % Wilson interval.",
@@ -24,18 +22,15 @@ _EXPLANATIONS = {
 
 def print_all(comparison: Mapping[str, Any], console: Console) -> None:
     """Print everything that a comparison has the numbers for."""
-    console.print()
-    console.print(_heading(comparison))
-    console.print()
-    console.print(_main(comparison))
+    blocks = [_heading(comparison), _main(comparison)]
     if comparison["paired"] is not None:
-        console.print(_pairs(comparison["paired"]))
-        console.print(_test(comparison["paired"]))
+        blocks.append(Group(_pairs(comparison["paired"]), _test(comparison["paired"])))
+    if remarks := _remarks(comparison):
+        blocks.append(Group(*map(Text, remarks)))
+    blocks.append(Group(*(Text(line, style="dim") for line in _footnotes(comparison))))
+    for block in blocks:
         console.print()
-    for line in _remarks(comparison):
-        console.print(Padding(Text(line), (0, 0, 0, 1)))
-    for line in _footnotes(comparison):
-        console.print(Padding(Text(line, style="dim"), (0, 0, 0, 1)))
+        console.print(block)
 
 
 def _heading(comparison: Mapping[str, Any]) -> Text:
@@ -51,7 +46,7 @@ def _heading(comparison: Mapping[str, Any]) -> Text:
 
 def _main(comparison: Mapping[str, Any]) -> Table:
     modes = comparison["modes"]
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     table.add_column("", no_wrap=True)
     for mode in modes:
         table.add_column(mode, justify="right", no_wrap=True)
@@ -73,13 +68,13 @@ def _main(comparison: Mapping[str, Any]) -> Table:
         add("Trigger F1", lambda run: _trigger(run["trigger"]), "bold")
         for name in groups:
             add(f"  {said(name)}", lambda run, n=name: _trigger(_part(run["trigger"], n)))
-        add("  counts", lambda run: Text(_confusion(run["trigger"]), style="dim"))
+        add("  TP/FP/FN/TN", lambda run: Text(_confusion(run["trigger"]), style="dim"))
         table.add_section()
 
     causes = dict.fromkeys(c for run in modes.values() for c in run["failures"]["by_cause"])
     causes.pop("truncated", None)
     if causes:
-        add("Invalid responses", lambda run: _count(run["failures"]["invalid"]), "bold")
+        add("Invalid", lambda run: _count(run["failures"]["invalid"]), "bold")
         for name in causes:
             add(f"  {said(name)}", lambda run, n=name: _count(run["failures"]["by_cause"].get(n)))
         table.add_section()
@@ -126,11 +121,11 @@ def _trigger(part: Mapping[str, Any] | None) -> Text:
 
 
 def _confusion(part: Mapping[str, Any]) -> str:
-    return "  ".join(f"{name} {part[name]}" for name in _CONFUSION)
+    return " / ".join(str(part[name]) for name in ("TP", "FP", "FN", "TN"))
 
 
 def _pairs(paired: Mapping[str, Any]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     table.add_column(f"{paired['pairs']:,} pairs that both call", no_wrap=True)
     for name in ("free valid", "free invalid"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -142,16 +137,15 @@ def _pairs(paired: Mapping[str, Any]) -> Table:
     return table
 
 
-def _test(paired: Mapping[str, Any]) -> Padding:
+def _test(paired: Mapping[str, Any]) -> Text:
     p = paired["p_value"]
     lone = ", ".join(
         f"{paired[f'triggered_only_{mode}']} {mode}" for mode in ("free", "constrained")
     )
-    text = (
+    return Text(
         f"McNemar's exact test, two-sided: p {'< 1e-6' if p < 1e-6 else f'= {p:.2g}'}. "
         f"Called in one run alone: {lone}."
     )
-    return Padding(Text(text), (0, 0, 0, 1))
 
 
 def _remarks(comparison: Mapping[str, Any]) -> list[str]:
@@ -192,7 +186,7 @@ def _agreement(part: Mapping[str, Any]) -> str:
     if not (exceptions := part["exceptions"]):
         return text
     explained = sum(one["explained"] for one in exceptions)
-    return f"{text}; of the other {len(exceptions)}, {explained} part at a recorded near tie"
+    return f"{text} (exceptions: {len(exceptions)}, at a recorded near tie: {explained})"
 
 
 def _footnotes(comparison: Mapping[str, Any]) -> list[str]:

@@ -8,11 +8,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import xgrammar
+from pydantic_core import PydanticSerializationError
 from xgrammar.structural_tag import JSONSchemaFormat, StructuralTag
 
 from grammar.formats import Tool
 from grammar.formats.base import MAX_WHITESPACE
 from grammar.policy import Plan, arguments_schema, read_tools
+
+# xgrammar's own errors are RuntimeErrors; pydantic refuses to write what is nested too deeply.
+_FAILURES = (RuntimeError, PydanticSerializationError)
 
 
 class GrammarError(ValueError):
@@ -25,12 +29,13 @@ class Compiler:
     Masks are worked out when decoding first needs them. Working out all of them first takes seconds
     a tool on a vocabulary of 130,000 where strings exclude a marker, and most are never needed.
 
-    info: from ``grammar.tokenizer.tokenizer_info``.
-    cache_limit_bytes: memory for grammars (whole ones and shared parts) kept for reuse; the whole
-        ones longest unused go first.
-    max_threads: threads that one compilation may use.
-    timeout_s: seconds after which a compilation is given up, or None. xgrammar has no way to stop
-        one, so its thread runs on; the limit protects the caller, not the processor.
+    Args:
+        info: from ``grammar.tokenizer.tokenizer_info``.
+        cache_limit_bytes: memory for grammars (whole ones and shared parts) kept for reuse; the
+            whole ones longest unused go first.
+        max_threads: threads that one compilation may use.
+        timeout_s: seconds after which a compilation is given up, or None. xgrammar has no way to
+            stop one, so its thread runs on: the limit protects the caller, not the processor.
     """
 
     def __init__(
@@ -62,14 +67,14 @@ class Compiler:
         """
         if plan.constraint is None:
             return None
-        key = plan.constraint.model_dump_json()
-        with self._lock:
-            if key in self._cache:
-                self._cache.move_to_end(key)
-                return self._cache[key]
         try:
+            key = plan.constraint.model_dump_json()
+            with self._lock:
+                if key in self._cache:
+                    self._cache.move_to_end(key)
+                    return self._cache[key]
             compiled = self._compile(plan.constraint)
-        except RuntimeError as error:
+        except _FAILURES as error:
             _raise_guilty(plan.constrained)
             raise GrammarError(f"the grammar cannot be compiled: {_reason(error)}") from error
         if not _allows_a_token(compiled):
@@ -142,7 +147,7 @@ def _raise_guilty(tools: Sequence[Tool]) -> None:
         content = JSONSchemaFormat(json_schema=dict(tool.schema), max_whitespace_cnt=MAX_WHITESPACE)
         try:
             xgrammar.Grammar.from_structural_tag(StructuralTag(format=content))
-        except RuntimeError as error:
+        except _FAILURES as error:
             raise GrammarError(
                 f"the schema of tool {tool.name!r} cannot be compiled: {_reason(error)}"
             ) from error

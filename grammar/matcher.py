@@ -14,15 +14,18 @@ ALL_ALLOWED = -1
 class MatcherBatch:
     """One matcher a row, or None for a row that decodes freely.
 
-    rows: compiled grammars (``grammar.compiler.Compiler.compile``) or None.
-    vocab_size: columns of the logits, as given to ``tokenizer_info``.
-    max_threads: threads that ``fill`` may use. A mask that has been worked out before takes a few
-        microseconds, less than handing it to a thread; more than one pays only while masks are new.
+    Args:
+        rows: compiled grammars (``grammar.compiler.Compiler.compile``) or None.
+        vocab_size: columns of the logits, as given to ``tokenizer_info``.
+        max_threads: threads that ``fill`` may use. A mask that has been worked out before takes a
+            few microseconds, less than handing it to a thread; more than one pays only while masks
+            are new.
 
-    bitmask: int32, CPU, ``[B, ceil(vocab_size / 32)]``; bit ``t % 32`` of word ``t // 32`` says
-        whether token ``t`` is allowed. Rows that are free or finished are all ones. Bits beyond
-        ``vocab_size`` mean nothing and may be set.
-    constrained: bool, CPU, ``[B]``; whether the row's mask counts: False if free or finished.
+    Attributes:
+        bitmask: int32, CPU, ``[B, ceil(vocab_size / 32)]``; bit ``t % 32`` of word ``t // 32`` says
+            whether token ``t`` is allowed. Rows that are free or finished are all ones. Bits beyond
+            ``vocab_size`` mean nothing and may be set.
+        constrained: bool, CPU, ``[B]``; whether the row's mask counts: False if free or finished.
 
     Both tensors are replaced, not resized, by ``append`` and ``keep``: read them anew.
     """
@@ -49,8 +52,9 @@ class MatcherBatch:
     def fill(self, active_rows: Iterable[int] | torch.Tensor | None = None) -> torch.Tensor:
         """Write the masks of the next step for the constrained ones among ``active_rows``.
 
-        active_rows: row numbers, a bool tensor ``[B]``, or None for all. The masks of other rows
-            stay as they are.
+        Args:
+            active_rows: row numbers, a bool tensor ``[B]``, or None for all. The masks of other
+                rows stay as they are.
 
         Returns:
             ``bitmask``.
@@ -124,7 +128,8 @@ class MatcherBatch:
         These are the tokens that sampling would give whatever the logits are, a forced stop token
         included. The row itself does not advance.
 
-        limit: tokens after which to stop looking.
+        Args:
+            limit: tokens after which to stop looking.
         """
         if not self.constrained[row]:
             return []

@@ -21,6 +21,7 @@ Schema modes, the schema that a tool's arguments are held to:
 | strict   | its own          | its own | its own           |
 """
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -42,13 +43,14 @@ _NO_ARGUMENTS = {"type": "object", "properties": {}}
 class Plan:
     """What to do with one request.
 
-    structural_tag: the grammar of the completion, or None.
-    ban: a grammar of all text in which no call can start, or None. Never both.
-    tools: the OpenAI tools that go into the prompt.
-    forced_tool: the name in a named ``tool_choice``, or None.
-    warnings: sentences for the caller, e.g. that a format cannot be constrained.
-    tool_choice: ``none``, ``auto``, ``required`` or ``named``.
-    constrained: the tools in the grammar with the schemas they are held to.
+    Attributes:
+        structural_tag: the grammar of the completion, or None.
+        ban: a grammar of all text in which no call can start, or None. Never both.
+        tools: the OpenAI tools that go into the prompt.
+        forced_tool: the name in a named ``tool_choice``, or None.
+        warnings: sentences for the caller, e.g. that a format cannot be constrained.
+        tool_choice: ``none``, ``auto``, ``required`` or ``named``.
+        constrained: the tools in the grammar with the schemas they are held to.
     """
 
     structural_tag: StructuralTag | None
@@ -77,11 +79,15 @@ def plan(
 ) -> Plan:
     """Decide how an OpenAI chat-completions request is decoded (see the tables above).
 
-    request_body: of its fields only ``tools``, ``tool_choice`` and ``parallel_tool_calls`` count.
-    exclude_tools_when_tool_choice_none: drop the tools from the prompt; the ban holds either way.
-        False keeps the prompt the same for every ``tool_choice``, so that a KV cache can be reused.
-    reasoning: the prompt opens a think block.
-    max_whitespace_cnt: whitespace characters in a row between JSON tokens, at least 1.
+    Args:
+        request_body: of its fields ``tools``, ``tool_choice`` and ``parallel_tool_calls`` count.
+        format: the model's tool-call format, or its name.
+        scope, schema_mode: rows of the tables.
+        exclude_tools_when_tool_choice_none: drop the tools from the prompt; the ban holds either
+            way. False keeps the prompt the same for every ``tool_choice``, so that a KV cache can
+            be reused.
+        reasoning: the prompt opens a think block.
+        max_whitespace_cnt: whitespace characters in a row between JSON tokens, at least 1.
 
     Raises:
         ValueError: a request that cannot be meant, with the field at fault.
@@ -177,6 +183,10 @@ def _check_parameters(where: str, parameters: Any) -> None:
         return
     if not isinstance(parameters, Mapping):
         raise ValueError(f"{where} must be a JSON Schema object; got {_short(parameters)}")
+    try:
+        json.dumps(parameters, ensure_ascii=False, allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"{where} must be JSON; {error}") from None
     declared = parameters.get("type", "object")
     if declared != "object" and not (isinstance(declared, list) and "object" in declared):
         raise ValueError(

@@ -31,12 +31,14 @@ def tokenizer_info(
 ) -> xgrammar.TokenizerInfo:
     """Describe a tokenizer's vocabulary to xgrammar.
 
-    tokenizer: a Hugging Face tokenizer, byte-level, byte-fallback or tiktoken.
-    vocab_size: columns of the model's logits, padding included (``model.config.vocab_size``).
-    stop_token_ids: every id that ends a turn, as the model and its generation config have them. The
-        tokenizer's own ``eos_token_id`` is always added: some checkpoints declare it only there.
-    markers: texts that the tool-call format uses (``Format.markers``); a token of that text keeps
-        it, every other control token loses it and can never be sampled.
+    Args:
+        tokenizer: a Hugging Face tokenizer, byte-level, byte-fallback or tiktoken.
+        vocab_size: columns of the model's logits, padding included (``model.config.vocab_size``).
+        stop_token_ids: every id that ends a turn, as the model and its generation config have
+            them. The tokenizer's own ``eos_token_id`` is always added, since some checkpoints
+            declare it only there: a decoding loop must stop at the result's ``stop_token_ids``.
+        markers: texts that the tool-call format uses (``Format.markers``); a token of that text
+            keeps it, every other control token loses it and can never be sampled.
 
     Raises:
         ValueError: ids beyond ``vocab_size``, no stop id, or a vocabulary that cannot be decoded.

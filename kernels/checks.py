@@ -60,7 +60,7 @@ def check_logits(logits: torch.Tensor, vocab_size: int | None) -> int:
         )
     if logits.dtype not in LOGITS_DTYPES:
         raise TypeError(
-            f"logits must be float32, float16 or bfloat16, got {logits.dtype}; convert with .float()"
+            f"logits must be float32, float16 or bfloat16, got {logits.dtype}; call .float()"
         )
     if logits.ndim != 2:
         raise ValueError(
@@ -187,7 +187,9 @@ def check_parameter(name: str, value, rows: int):
 
 def _check_number(name: str, value, allowed: Range):
     kind = numbers.Integral if allowed.integer else numbers.Real
-    if isinstance(value, bool) or not isinstance(value, kind):
+    # The exact types first: an abstract base class takes a microsecond to ask.
+    exact = type(value) is int or (type(value) is float and not allowed.integer)
+    if not exact and (isinstance(value, bool) or not isinstance(value, kind)):
         raise TypeError(
             f"{name} must be {allowed.text}, or a tensor of them, got {value!r}; {allowed.remedy}"
         )

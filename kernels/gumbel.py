@@ -17,7 +17,6 @@ call on a few hundred tokens costs a fraction of torch's. This module never impo
 """
 
 import numpy as np
-import torch
 
 PHILOX_M0, PHILOX_M1 = 0xD2511F53, 0xCD9E8D57
 PHILOX_W0, PHILOX_W1 = 0x9E3779B9, 0xBB67AE85
@@ -156,9 +155,11 @@ def gumbel_from_bits(bits: np.ndarray) -> np.ndarray:
     return -(head + (tail + dust))
 
 
-def gumbel_noise(seed: int, position: int, stream: int, ids: torch.Tensor) -> torch.Tensor:
-    """Gumbel noise, float32, nats, of int64 token ids."""
-    return torch.from_numpy(gumbel_from_bits(random_bits(seed, position, stream, ids.numpy())))
+def gumbel_noise(
+    seed: np.ndarray, position: np.ndarray, stream: np.ndarray, size: int
+) -> np.ndarray:
+    """Gumbel noise, float32 [B, size], nats, of tokens 0 ... size - 1: see `random_bits_range`."""
+    return gumbel_from_bits(random_bits_range(seed, position, stream, size))
 
 
 def _binade(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

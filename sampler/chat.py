@@ -4,19 +4,37 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from grammar.compiler import Compiler
-from grammar.formats import Format, get_format
+from grammar.formats import Format, Parsed, get_format
 from grammar.policy import Plan, plan
 from grammar.tokenizer import tokenizer_info
 from sampler.model import LoadedModel
-from sampler.params import Completion, Request, SamplingParams
 
 _PREAMBLE = (
     "You may call functions. Their signatures are JSON Schemas:\n<tools>\n{tools}\n</tools>\n"
     "To call one, write exactly this, with its name and arguments:\n{example}"
 )
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A chat request, ready to decode.
+
+    Attributes:
+        ids: the prompt's token ids.
+        grammar: a compiled grammar, or None to decode freely.
+        plan: what the policy decided, its warnings included.
+        reasoning: the prompt ends inside a think block.
+    """
+
+    ids: tuple[int, ...]
+    grammar: Any | None
+    plan: Plan
+    reasoning: bool
 
 
 class Chat:
@@ -55,26 +73,20 @@ class Chat:
         self.compiler = Compiler(info)
         self.template_knows_tools = "tools" in loaded.tokenizer.chat_template
 
-    def plan(self, body: Mapping[str, Any], *, reasoning: bool = False) -> Plan:
-        """The policy's answer to a request."""
-        return plan(body, format=self.format, reasoning=reasoning, **self.policy)
-
-    def request(self, body: Mapping[str, Any], params: SamplingParams, key: Any = None) -> Request:
-        """The decoding request of a chat body.
+    def prepare(self, body: Mapping[str, Any]) -> Prompt:
+        """The prompt and the grammar of a chat body.
 
         Raises:
             ValueError: a request that cannot be meant, or a grammar that does not compile.
         """
-        planned = self.plan(body)
-        prompt = self.render(body["messages"], planned.tools)
-        reasoning = self.opens_thinking(prompt)
-        grammar = None
-        if self.constrained:
-            grammar = self.compiler.compile(
-                self.plan(body, reasoning=True) if reasoning else planned
-            )
-        ids = self.loaded.tokenizer(prompt, add_special_tokens=False).input_ids
-        return Request(tuple(ids), params, grammar, key)
+        planned = plan(body, format=self.format, **self.policy)
+        text = self.render(body["messages"], planned.tools)
+        reasoning = text.rstrip().endswith(self.format.start_of_thinking)
+        if reasoning:
+            planned = plan(body, format=self.format, reasoning=True, **self.policy)
+        ids = self.loaded.tokenizer(text, add_special_tokens=False).input_ids
+        grammar = self.compiler.compile(planned) if self.constrained else None
+        return Prompt(tuple(ids), grammar, planned, reasoning)
 
     def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping]) -> str:
         """The prompt's text. Tools go into the system message where the template ignores them."""
@@ -88,13 +100,12 @@ class Chat:
             messages, tokenize=False, add_generation_prompt=True, **arguments
         )
 
-    def opens_thinking(self, prompt: str) -> bool:
-        """Whether the prompt ends inside a think block."""
-        return prompt.rstrip().endswith(self.format.start_of_thinking)
+    def parse(self, text: str, prompt: Prompt, tools: Sequence[Mapping] | None = None) -> Parsed:
+        """A completion of `prompt` as an OpenAI message, with its problems.
 
-    def parse(self, completion: Completion, tools: Sequence[Mapping] | None, *, reasoning: bool):
-        """The completion as an OpenAI message with its problems (`grammar.formats.Parsed`)."""
-        return self.format.parse(completion.text, tools, reasoning=reasoning)
+        With `tools`, a call of any other tool is malformed, not a call.
+        """
+        return self.format.parse(text, tools, reasoning=prompt.reasoning)
 
     def _with_tools_in_system(self, messages: list[dict], tools: Sequence[Mapping]) -> list[dict]:
         example = {
@@ -126,9 +137,7 @@ def _with_parsed_arguments(message: Mapping[str, Any]) -> dict[str, Any]:
     calls = []
     for call in message["tool_calls"]:
         function = dict(call["function"])
-        try:
+        with suppress(TypeError, ValueError):
             function["arguments"] = json.loads(function.get("arguments") or "{}")
-        except (TypeError, ValueError):
-            pass
         calls.append({**call, "function": function})
     return {**message, "tool_calls": calls}

@@ -163,8 +163,9 @@ def _on_hub(repo: str) -> bool:
 
 
 def _need_gguf() -> None:
-    if importlib.util.find_spec("gguf") is None:
-        raise ModelError("a GGUF needs the package gguf; install masked-sampling[gguf]")
+    missing = [name for name in ("gguf", "accelerate") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ModelError(f"a GGUF needs {' and '.join(missing)}; install masked-sampling[gguf]")
 
 
 def _smollm2() -> tuple[Path | str, tuple[str, ...]]:

@@ -100,5 +100,7 @@ def _score(logits: torch.Tensor, token: torch.Tensor, arguments) -> torch.Tensor
     greedy = temperature < _GREEDY_BELOW
     scale = torch.where(greedy, 1.0, 1.0 / temperature)
     z = logits.gather(1, token[:, None]).squeeze(1).float() * scale
-    noise = gumbel.gumbel_noise(arguments["seed"], arguments["position"], 0, token)
+    seed, position = (arguments[name].cpu().numpy() for name in ("seed", "position"))
+    bits = gumbel.random_bits(seed, position, 0, token.cpu().numpy())
+    noise = torch.from_numpy(gumbel.gumbel_from_bits(bits)).to(z.device)
     return torch.where(greedy, z, z + noise)

@@ -22,12 +22,20 @@ def tool(name, **properties):
     return {"type": "function", "function": {"name": name, "parameters": parameters}}
 
 
+def nested(depth):
+    schema = {"type": "integer"}
+    for _ in range(depth):
+        schema = {"type": "array", "items": schema}
+    return schema
+
+
 GOOD = tool("good", a={"type": "integer"})
 BAD = {
     "pattern": tool("bad", a={"type": "string", "pattern": "([a-z"}),
     "reference": tool("bad", a={"$ref": "#/$defs/nowhere"}),
     "range": tool("bad", a={"type": "integer", "minimum": 3, "maximum": 1}),
     "type": tool("bad", a={"type": "strnig"}),
+    "depth": tool("bad", a=nested(300)),
 }
 
 
@@ -38,9 +46,9 @@ def required(*tools):
 
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
 def test_the_guilty_tool_is_named(bad):
-    with pytest.raises(GrammarError, match="schema of tool 'bad' cannot be compiled: [^[]"):
+    with pytest.raises(GrammarError, match=r"schema of tool 'bad' cannot be compiled: [^[]"):
         Compiler(info()).compile(required(GOOD, bad))
-    with pytest.raises(GrammarError, match="schema of tool 'bad' cannot be compiled: [^[]"):
+    with pytest.raises(GrammarError, match=r"schema of tool 'bad' cannot be compiled: [^[]"):
         check_tools([GOOD, bad])
     assert issubclass(GrammarError, ValueError)
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from scipy import stats
 
 from kernels import gumbel
@@ -94,8 +93,8 @@ def test_the_bounds_hold_at_both_ends():
 
 
 def test_noise_is_gumbel_distributed():
-    ids = torch.arange(200_000)
-    noise = gumbel.gumbel_noise(11, 3, 0, ids).double().numpy()
+    key = np.arange(20), np.full(20, 3), np.zeros(20, np.int64)
+    noise = gumbel.gumbel_noise(*key, 10_000).ravel().astype(np.float64)
     assert stats.kstest(noise, stats.gumbel_r.cdf).pvalue > 1e-4
     # The tail decides draws, and the Kolmogorov distance is blind to it: count the top 1 in 1,000.
     tail = int((noise > stats.gumbel_r.isf(1e-3)).sum())
@@ -104,17 +103,11 @@ def test_noise_is_gumbel_distributed():
 
 @pytest.mark.parametrize("name", ("seed", "position", "stream"))
 def test_noise_changes_with_each_part_of_its_key(name):
-    key = {"seed": 1, "position": 1, "stream": 1}
-    ids = torch.arange(4096)
-    first = gumbel.gumbel_noise(**key, ids=ids)
-    second = gumbel.gumbel_noise(**(key | {name: 2}), ids=ids)
-    assert abs(np.corrcoef(first, second)[0, 1]) < 0.07
-    assert (first == second).sum() < 3
-
-
-def test_importing_the_host_twin_leaves_triton_alone():
-    code = "import sys, kernels.gumbel, kernels.masked_sample; print('triton' in sys.modules)"
-    assert run(code).split() == [b"False"]
+    key = {part: np.array([1, 1]) for part in ("seed", "position", "stream")}
+    key[name] = np.array([1, 2])
+    noise = gumbel.gumbel_noise(**key, size=4096)
+    assert abs(np.corrcoef(noise)[0, 1]) < 0.07
+    assert (noise[0] == noise[1]).sum() < 3
 
 
 KERNELS = """
@@ -132,7 +125,8 @@ def _bits_kernel(bits_ptr, out_ptr, BLOCK: tl.constexpr):
 def _noise_kernel(ids_ptr, key_ptr, out_ptr, BLOCK: tl.constexpr):
     at = tl.arange(0, BLOCK)
     seed, position, stream = tl.load(key_ptr), tl.load(key_ptr + 1), tl.load(key_ptr + 2)
-    tl.store(out_ptr + at, gumbel_triton.gumbel_noise(seed, position, stream, tl.load(ids_ptr + at)))
+    noise = gumbel_triton.gumbel_noise(seed, position, stream, tl.load(ids_ptr + at))
+    tl.store(out_ptr + at, noise)
 """
 
 INTERPRET = """
@@ -180,7 +174,8 @@ def test_importing_the_host_twin_leaves_triton_alone(tmp_path):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="triton is published for Linux")
 def test_triton_under_the_interpreter_gives_the_same_bits(tmp_path):
-    sample = WORDS[: len(WORDS) // 4096 * 4096]
+    sample = WORDS[::11]
+    sample = sample[: len(sample) // 4096 * 4096]
     np.save(tmp_path / "words.npy", sample)
     np.save(tmp_path / "keys.npy", KEYS)
     files = [tmp_path / name for name in ("words.npy", "keys.npy", "out.npz")]
@@ -188,8 +183,8 @@ def test_triton_under_the_interpreter_gives_the_same_bits(tmp_path):
     with np.load(files[2]) as out:
         assert np.array_equal(out["words"], gumbel.gumbel_from_bits(sample))
         for key, noise in zip(KEYS.tolist(), out["ids"], strict=True):
-            ids = torch.arange(100_000, 104_096)
-            assert np.array_equal(noise, gumbel.gumbel_noise(*key, ids).numpy())
+            bits = gumbel.random_bits(*key, np.arange(100_000, 104_096))
+            assert np.array_equal(noise, gumbel.gumbel_from_bits(bits))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="triton is published for Linux")

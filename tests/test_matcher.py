@@ -101,6 +101,10 @@ def test_rollback_beyond_the_start_is_refused():
         batch.rollback(0, -1)
     batch.rollback(0, 0)
     batch.rollback(1, 3)
+    batch.rollback(0, 1)
+    with pytest.raises(ValueError, match=r"n must lie in \[0, 0\]"):
+        batch.rollback(0, 1)
+    assert batch.accept(0, 0)
     assert allowed_ids(batch.fill()[0], 33) == {1}
 
 

@@ -4,8 +4,8 @@ A new format is one file with one subclass of ``Format``. The grammar comes from
 of the style named by ``style``; what differs from it is in ``Format.structural_tag``, for all
 formats at once:
 
-* whitespace between JSON tokens is bounded, since a model may otherwise write it until its budget
-  is spent;
+* whitespace between JSON tokens is bounded, and so are the digits of a call's index, since a model
+  may otherwise write them until its budget is spent;
 * the format's markers cannot occur in free text, nor in JSON strings unless that would cost a
   constraint of the schema (see ``_excludable``);
 * thinking is free text up to ``end_of_thinking``, then optional whitespace.
@@ -36,6 +36,7 @@ MAX_WHITESPACE = 2
 NAME_PATTERN = r"[A-Za-z0-9_.-]{1,64}"
 """Names are pasted into the envelope unescaped, so they may hold nothing that needs escaping."""
 
+_INDEX = r"[0-9]{1,4}"
 _AFTER_THINKING = r"[ \t\r\n]{0,4}"
 
 
@@ -43,8 +44,9 @@ _AFTER_THINKING = r"[ \t\r\n]{0,4}"
 class Tool:
     """A tool as the grammar sees it.
 
-    name: matches ``NAME_PATTERN``.
-    schema: JSON Schema of the arguments, the one to be enforced; its root is an object.
+    Attributes:
+        name: matches ``NAME_PATTERN``.
+        schema: JSON Schema of the arguments, the one to be enforced; its root is an object.
     """
 
     name: str
@@ -80,12 +82,13 @@ class Format(ABC):
     ) -> StructuralTag | None:
         """The grammar of a whole completion, or None where the format has none.
 
-        tools: not empty, and exactly one for ``named``.
-        tool_choice: ``auto`` text and any number of calls; ``required`` at least one call, and no
-            text before it; ``named`` exactly one call and nothing else.
-        parallel_tool_calls: False allows one call, and nothing after it.
-        reasoning: the prompt has opened a think block.
-        max_whitespace_cnt: whitespace characters in a row between JSON tokens, at least 1.
+        Args:
+            tools: not empty, and exactly one for ``named``.
+            tool_choice: ``auto`` text and any number of calls; ``required`` at least one call, and
+                no text before it; ``named`` exactly one call and nothing else.
+            parallel_tool_calls: False allows one call, and nothing after it.
+            reasoning: the prompt has opened a think block.
+            max_whitespace_cnt: whitespace characters in a row between JSON tokens, at least 1.
         """
         if self.style is None:
             return None
@@ -110,6 +113,8 @@ class Format(ABC):
                     node.excludes = list(self.string_excludes)
             elif isinstance(node, TriggeredTagsFormat):
                 node.excludes = _free_text_excludes(node, self.markers)
+            elif isinstance(node, RegexFormat) and node.pattern == r"\d+":
+                node.pattern = _INDEX
         return self._after_thinking(tag.format) if reasoning else tag
 
     def ban(self, *, reasoning: bool = False) -> StructuralTag | None:
@@ -136,7 +141,8 @@ class Format(ABC):
     def render(self, calls: Sequence[Mapping[str, Any]]) -> str:
         """The calls as the model would write them; ``parse`` reads the same calls back.
 
-        calls: OpenAI tool calls; ``arguments`` is a JSON string (or a mapping).
+        Args:
+            calls: OpenAI tool calls; ``arguments`` is a JSON string (or a mapping).
         """
 
     def parse(
@@ -153,11 +159,12 @@ class Format(ABC):
         A call counts only once its own end has been written, so no cut of a completion can turn
         into a call that the model had not finished.
 
-        text: detokenised with special tokens kept, the end-of-turn token removed.
-        tools: OpenAI tools of the request. Given, a call of any other tool is malformed.
-        reasoning: the prompt had opened a think block. A block that the text opens itself, at its
-            start, needs no flag. A call inside a closed block is no call; where the block is never
-            closed, the first call ends it.
+        Args:
+            text: detokenised with special tokens kept, the end-of-turn token removed.
+            tools: OpenAI tools of the request. Given, a call of any other tool is malformed.
+            reasoning: the prompt had opened a think block. A block that the text opens itself, at
+                its start, needs no flag. A call inside a closed block is no call; where the block
+                is never closed, the first call ends it.
         """
         parameters = parameters_by_name(tools)
         out = MessageBuilder()
@@ -188,7 +195,8 @@ class Format(ABC):
     def _scan(self, text: str, parameters: dict[str, Any] | None, out: MessageBuilder) -> None:
         """Feed ``text``, which has no think block, to ``out``.
 
-        parameters: tool name to its schema, or None where no tools were given.
+        Args:
+            parameters: tool name to its schema, or None where no tools were given.
         """
 
 

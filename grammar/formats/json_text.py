@@ -8,7 +8,7 @@ from typing import Any, Literal
 State = Literal["complete", "open", "broken"]
 
 # A string, a bracket, or a run of what may stand between them.
-_PIECE = re.compile(r'"[^"\\]*(?:\\[\s\S][^"\\]*)*"|[{}\[\]]|[\s,:0-9A-Za-z+\-.]+')
+_PIECE = re.compile(r'"[^"\\]*+(?:\\[\s\S][^"\\]*+)*+"|[{}\[\]]|[\s,:0-9A-Za-z+\-.]++')
 _WHITESPACE = re.compile(r"[ \t\r\n]*")
 _CLOSES = {"}": "{", "]": "["}
 
@@ -54,7 +54,10 @@ _LOOSE = json.JSONDecoder(parse_constant=_no_constant, strict=False)
 
 
 def loads(text: str, *, loose: bool = False) -> Any:
-    """Decode one JSON text; ``loose`` lets raw newlines and tabs stand inside strings.
+    """Decode one JSON text.
+
+    Args:
+        loose: let raw newlines, tabs and other control characters stand inside strings.
 
     Raises:
         ValueError: not JSON (``NaN`` and ``Infinity`` are not), too deep, or an integer too long.

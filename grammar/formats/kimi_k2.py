@@ -201,16 +201,14 @@ def _infer_tool(raw: str, parameters: dict[str, Any] | None) -> str | None:
         return None
     if not parameters or not isinstance(value, dict) or not value:
         return None
-    fitting = [
-        name
-        for name, schema in parameters.items()
-        if value.keys() <= (schema or {}).get("properties", {}).keys() and _valid(value, schema)
-    ]
+    fitting = [name for name, schema in parameters.items() if _fits(value, schema)]
     return fitting[0] if len(fitting) == 1 else None
 
 
-def _valid(value: Any, schema: Mapping[str, Any]) -> bool:
+def _fits(arguments: dict[str, Any], schema: Any) -> bool:
     try:
-        return jsonschema.validators.validator_for(schema)(schema).is_valid(value)
-    except Exception:  # a schema that jsonschema cannot read fits nothing
+        if not arguments.keys() <= schema["properties"].keys():
+            return False
+        return jsonschema.validators.validator_for(schema)(schema).is_valid(arguments)
+    except Exception:  # a schema that cannot be read fits nothing
         return False

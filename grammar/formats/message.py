@@ -11,12 +11,12 @@ from grammar.formats import json_text
 class Problem:
     """One thing a parser had to decide against the letter of the text.
 
-    kind:
-        ``"incomplete"``: the text stops inside it; dropped, neither a call nor content.
-        ``"malformed"``: no call can be read; the text stays in the content.
-        ``"repaired"``: an executable call, read from text that the format does not allow.
-    text: the piece of the completion concerned.
-    detail: one sentence fragment saying what is wrong with it.
+    Attributes:
+        kind: ``"incomplete"``: the text stops inside it; dropped, neither a call nor content.
+            ``"malformed"``: no call can be read; the text stays in the content.
+            ``"repaired"``: an executable call, read from text that the format does not allow.
+        text: the piece of the completion concerned.
+        detail: one sentence fragment saying what is wrong with it.
     """
 
     kind: Literal["incomplete", "malformed", "repaired"]
@@ -28,10 +28,11 @@ class Problem:
 class Parsed:
     """A completion read back.
 
-    message: an OpenAI assistant message: ``role``, ``content`` (``""`` where there is none),
-        ``tool_calls`` (absent without calls; ``arguments`` is a JSON string, always of an object)
-        and ``reasoning_content`` (absent without a think block).
-    problems: in the order of the text. A message without problems is exactly what was written.
+    Attributes:
+        message: an OpenAI assistant message: ``role``, ``content`` (``""`` where there is none),
+            ``tool_calls`` (absent without calls; ``arguments`` is a JSON string, always of an
+            object) and ``reasoning_content`` (absent without a think block).
+        problems: in the order of the text. A message without any is just what was written.
     """
 
     message: dict[str, Any]
@@ -99,9 +100,10 @@ def read_arguments(
 ) -> tuple[str, str | None]:
     """The arguments of a call as the JSON text of an object.
 
-    raw: text of the value as written; empty where the model wrote none.
-    parameters: the tool's JSON Schema, or None where it declares none.
-    known: whether the tool is known at all; without that, missing arguments are not ``{}``.
+    Args:
+        raw: text of the value as written; empty where the model wrote none.
+        parameters: the tool's JSON Schema, or None where it declares none.
+        known: whether the tool is known at all; without that, missing arguments are not ``{}``.
 
     Returns:
         The JSON text, ``raw`` itself wherever it already is one, and what was mended or None.
@@ -156,4 +158,5 @@ def parameters_by_name(tools: Sequence[Mapping[str, Any]] | None) -> dict[str, A
     """Tool name to ``parameters`` (None where undeclared), or None where no list was given."""
     if tools is None:
         return None
-    return {t["function"]["name"]: t["function"].get("parameters") for t in tools}
+    functions = [t["function"] for t in tools if isinstance(t.get("function"), Mapping)]
+    return {f["name"]: f.get("parameters") for f in functions}

@@ -1,9 +1,10 @@
-"""The specification of `masked_sample`, in plain torch, one row at a time.
+"""The specification of `masked_sample`, in plain torch.
 
 Every other path returns these tokens. The one difference that is allowed: a token whose mass above
 lies within rounding of the top-p boundary.
 """
 
+import numpy as np
 import torch
 
 from kernels import bitmask as masks
@@ -12,6 +13,8 @@ from kernels.masked_sample.call import Call, Parameters, Sample, Stats, Status, 
 
 TILE = 1024
 MASS_BITS = 30
+CHUNK = 1 << 20
+"""Elements worked at once, so that a large batch needs little memory."""
 LOG2_E = 1.4426950216293335
 """float32(log2 e)"""
 
@@ -53,134 +56,139 @@ def masked_sample_reference(
 
 def sample_rows(call: Call) -> Sample:
     """The specification, for a call whose arguments are checked."""
-    rows = call.logits.shape[0]
+    batch, step = call.logits.shape[0], max(CHUNK // call.vocab_size, 1)
     parameters = Parameters.of(call)
-    token = torch.zeros(rows, dtype=torch.int64)
-    logprob = torch.full((rows,), torch.nan)
-    status = torch.zeros(rows, dtype=torch.int8)
-    stats = Stats(
-        torch.full((rows,), torch.nan),
-        torch.zeros(rows, dtype=torch.int64),
-        torch.full((rows,), torch.nan),
+    starts = range(0, max(batch, 1), step)
+    parts = [_sample(call, parameters, np.arange(batch)[at : at + step]) for at in starts]
+    token, logprob, status, *stats = map(torch.cat, zip(*parts, strict=True))
+    return Sample(token, logprob, status, Stats(*stats) if call.return_stats else None)
+
+
+def _sample(call: Call, parameters: Parameters, rows: np.ndarray) -> tuple[torch.Tensor, ...]:
+    free, allowed = scaled_logits(call, parameters, rows), allowed_tokens(call, rows)
+    status = row_status(free, allowed)
+    bad = status != Status.OK
+    z = free.masked_fill(~allowed | bad[:, None], -torch.inf)
+    token = torch.where(bad, lowest_allowed(allowed), draw(z, parameters.take(rows)))
+    logprob = (z.gather(1, token[:, None])[:, 0].double() - log_mass(z)).float()
+    if not call.return_stats:
+        return token, logprob, status
+    removed = log_removed(z, free.masked_fill(allowed, -torch.inf))
+    removed = removed.masked_fill(allowed.all(1), -torch.inf)
+    removed = removed.masked_fill(status > Status.EMPTY, torch.nan)
+    return token, logprob, status, removed.float(), allowed.sum(1), entropy(z).float()
+
+
+def scaled_logits(call: Call, parameters: Parameters, rows: np.ndarray) -> torch.Tensor:
+    """z = logit * float32(1 / temperature), float32 [R, vocab_size]."""
+    logits = call.logits[torch.from_numpy(rows), : call.vocab_size]
+    return logits.float() * torch.from_numpy(parameters.inverse_temperature[rows, None])
+
+
+def allowed_tokens(call: Call, rows: np.ndarray) -> torch.Tensor:
+    """bool [R, vocab_size]: a row's mask, or everything when the row is free."""
+    rows = torch.from_numpy(rows)
+    if call.bitmask is None:
+        return torch.ones(len(rows), call.vocab_size, dtype=torch.bool)
+    allowed = masks.unpack(call.bitmask[rows], call.vocab_size)
+    return allowed if call.constrained is None else allowed | ~call.constrained[rows, None]
+
+
+def row_status(z: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
+    """int8 [R]: NAN, else POSINF, else EMPTY, else OK; forbidden logits do not count."""
+    nan = (allowed & z.isnan()).any(1)
+    posinf = (allowed & (z == torch.inf)).any(1)
+    empty = ~(allowed & (z > -torch.inf)).any(1)
+    status = torch.where(empty, Status.EMPTY, Status.OK)
+    status = torch.where(posinf, Status.POSINF, status)
+    return torch.where(nan, Status.NAN, status).to(torch.int8)
+
+
+def lowest_allowed(allowed: torch.Tensor) -> torch.Tensor:
+    """int64 [R]: the first allowed id, or 0."""
+    return allowed.int().argmax(1)
+
+
+def draw(z: torch.Tensor, parameters: Parameters) -> torch.Tensor:
+    """The token of each row, int64 [R]: the first argmax, over the kept set, of z + Gumbel noise.
+
+    Forbidden tokens have z = -inf. Greedy rows have no noise.
+    """
+    noise = torch.from_numpy(
+        gumbel_noise(parameters.seed, parameters.position, parameters.stream, z.shape[1])
     )
-    for row in range(rows):
-        z, allowed = scaled_logits(call, parameters, row), allowed_tokens(call, row)
-        status[row] = row_status(z, allowed)
-        if status[row] == Status.OK:
-            token[row] = draw(parameters, row, z, allowed)
-            logprob[row] = z[token[row]].double() - log_mass(z, allowed)
-        else:
-            token[row] = allowed.int().argmax()  # the lowest allowed, else 0
-        stats.allowed[row] = allowed.sum()
-        if call.return_stats and status[row] <= Status.EMPTY:
-            stats.log_removed[row] = log_removed(z, allowed)
-            stats.entropy[row] = entropy(z, allowed)
-    return Sample(token, logprob, status, stats if call.return_stats else None)
+    score = torch.where(torch.from_numpy(parameters.greedy)[:, None], z, z + noise)
+    return score.masked_fill(~kept_tokens(z, parameters), -torch.inf).argmax(1)
 
 
-def scaled_logits(call: Call, parameters: Parameters, row: int) -> torch.Tensor:
-    """z = logit * float32(1 / temperature), float32 [vocab_size]."""
-    return call.logits[row, : call.vocab_size].float() * float(parameters.inverse_temperature[row])
+def kept_tokens(z: torch.Tensor, parameters: Parameters) -> torch.Tensor:
+    """bool [R, vocab_size]: what min_p, then top_k, then top_p leave."""
+    log_min_p = torch.from_numpy(parameters.log_min_p)[:, None]
+    top_k = torch.from_numpy(parameters.top_k)[:, None]
+    top_p = torch.from_numpy(parameters.top_p)[:, None]
 
+    kept = z >= z.amax(1, keepdim=True) + log_min_p
 
-def allowed_tokens(call: Call, row: int) -> torch.Tensor:
-    """bool [vocab_size]: the row's mask, or everything when the row is free."""
-    free = call.bitmask is None or (call.constrained is not None and not call.constrained[row])
-    if free:
-        return torch.ones(call.vocab_size, dtype=torch.bool)
-    return masks.unpack(call.bitmask[row : row + 1], call.vocab_size)[0]
+    # Fewer than k are strictly greater than the k-th greatest: it stays, and so do its equals.
+    descending = z.masked_fill(~kept, -torch.inf).sort(1, descending=True).values
+    kth = descending.gather(1, top_k.clamp(1, z.shape[1]) - 1)
+    kept &= (top_k == 0) | (z >= kth)
 
-
-def row_status(z: torch.Tensor, allowed: torch.Tensor) -> Status:
-    """The highest of NAN, POSINF and EMPTY that holds, else OK; forbidden logits do not count."""
-    z = z[allowed]
-    if z.isnan().any():
-        return Status.NAN
-    if (z == torch.inf).any():
-        return Status.POSINF
-    if (z == -torch.inf).all():
-        return Status.EMPTY
-    return Status.OK
-
-
-def draw(parameters: Parameters, row: int, z: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
-    """The token: argmax of z + Gumbel noise over the kept set; of z alone when greedy."""
-    greedy, _, top_k, top_p, log_min_p, *key = (column[row].item() for column in parameters)
-    kept = kept_tokens(z, allowed, log_min_p, top_k, top_p)
-    score = z if greedy else z + gumbel_noise(*key, torch.arange(len(z)))
-    return torch.where(kept, score, -torch.inf).argmax()  # the first of equals
-
-
-def kept_tokens(
-    z: torch.Tensor, allowed: torch.Tensor, log_min_p: float, top_k: int, top_p: float
-) -> torch.Tensor:
-    """bool [vocab_size]: what min_p, then top_k, then top_p leave of the allowed tokens."""
-    kept = allowed & (z >= z[allowed].max() + log_min_p)
-
-    descending = z[kept].sort(descending=True).values
-    if 0 < top_k <= len(descending):
-        # Fewer than k are strictly greater than the k-th: it stays, and so do its equals.
-        kept = kept & (z >= descending[top_k - 1])
-
-    if top_p < 1.0:
-        mass = Mass(z, allowed)
-        limit = top_p * float(mass.of(kept))
-        values = z[kept].unique().flip(0)
-        # The mass above a value grows down the list: bisect for the last value that is kept.
-        last, beyond = 0, len(values)
-        while beyond - last > 1:
-            middle = (last + beyond) // 2
-            if float(mass.of(kept & (z > values[middle]))) < limit:
-                last = middle
-            else:
-                beyond = middle
-        kept = kept & (z >= values[last])
-    return kept
+    # The mass above a value grows down the row: bisect for the last that stays.
+    mass = Mass(z)
+    limit = top_p * mass.of(kept).double()
+    last, beyond = torch.zeros_like(top_k), kept.sum(1, keepdim=True)
+    for _ in range(z.shape[1].bit_length()):
+        middle = (last + beyond) // 2
+        stays = mass.of(kept & (z > descending.gather(1, middle))).double() < limit
+        last = torch.where(stays, middle, last)
+        beyond = torch.where(stays, beyond, middle)
+    return kept & ((top_p == 1) | (z >= descending.gather(1, last)))
 
 
 class Mass:
     """Probability mass of sets of tokens in integers, so that no order of adding matters.
 
     A token of tile t weighs ``floor(2^30 * exp2(z2 - e_t) + 0.5)`` with ``z2 = z * log2 e`` and
-    ``e_t`` the greatest z2 allowed in the tile, rounded up. A tile's sum is shifted right by
+    ``e_t`` the greatest z2 in the tile, rounded up. A tile's sum is shifted right by
     ``min(E - e_t, 63)``, E the greatest e_t of the row.
     """
 
-    def __init__(self, z: torch.Tensor, allowed: torch.Tensor):
-        z2 = _tiles(torch.where(allowed, z, -torch.inf) * LOG2_E, -torch.inf)
-        exponent = z2.amax(1, keepdim=True).ceil()
-        alive = exponent > -torch.inf
-        weight = torch.exp2(z2 - exponent.masked_fill(~alive, 0.0))
+    def __init__(self, z: torch.Tensor):
+        z2 = _tiles(z * LOG2_E, -torch.inf)
+        exponent = z2.amax(2, keepdim=True).ceil()
+        # A tile of -inf weighs nothing: any finite exponent will do.
+        weight = torch.exp2(z2 - exponent.clamp_min(torch.finfo(torch.float32).min))
         self.quanta = (weight * 2.0**MASS_BITS + 0.5).floor().long()
-        self.shift = (exponent.max() - exponent).clamp_max(63.0).long().squeeze(1)
+        self.shift = (exponent.amax(1, keepdim=True) - exponent).clamp_max(63).long().squeeze(2)
 
-    def of(self, chosen: torch.Tensor) -> int:
-        """Mass of a bool [vocab_size] subset of the allowed tokens."""
-        sums = (self.quanta * _tiles(chosen, False)).sum(1)
-        return int((sums >> self.shift).sum())
-
-
-def log_mass(z: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-    """float64 log of the sum of exp(z) over a bool [vocab_size] set; -inf when it is empty."""
-    return z[chosen].double().logsumexp(0)
+    def of(self, chosen: torch.Tensor) -> torch.Tensor:
+        """int64 [R, 1]: mass of a bool [R, vocab_size] set in each row."""
+        sums = (self.quanta * _tiles(chosen, False)).sum(2)
+        return (sums >> self.shift).sum(1, keepdim=True)
 
 
-def log_removed(z: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
-    """Log of the forbidden share of the free distribution: -log(1 + allowed / forbidden)."""
-    if allowed.all():
-        return torch.tensor(-torch.inf)
-    gap = log_mass(z, allowed) - log_mass(z, ~allowed)
+def log_mass(z: torch.Tensor) -> torch.Tensor:
+    """float64 [R]: log of the sum of exp(z); -inf when all are -inf."""
+    return z.double().logsumexp(1)
+
+
+def log_removed(z: torch.Tensor, forbidden: torch.Tensor) -> torch.Tensor:
+    """Log of the forbidden share of all: -log(1 + allowed / forbidden), exact at both ends."""
+    gap = log_mass(z) - log_mass(forbidden)
+    # softplus is the identity beyond its threshold; at 700 that is exact in float64.
     return -torch.nn.functional.softplus(gap, threshold=700.0)
 
 
-def entropy(z: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
-    """Entropy of the masked distribution, nats; NaN when it is empty."""
-    logp = z[allowed].double() - log_mass(z, allowed)
-    return (
-        torch.special.entr(logp.exp()).sum() if logp.isfinite().any() else torch.tensor(torch.nan)
-    )
+def entropy(z: torch.Tensor) -> torch.Tensor:
+    """Entropy of exp(z), normalised, nats; NaN when all are -inf."""
+    return torch.special.entr(z.double().softmax(1)).sum(1)
 
 
 def _tiles(values: torch.Tensor, fill) -> torch.Tensor:
-    padding = -len(values) % TILE
-    return torch.nn.functional.pad(values, (0, padding), value=fill).view(-1, TILE)
+    # A row shorter than a tile is one tile: padding weighs nothing.
+    rows, size = values.shape
+    width = min(TILE, size)
+    padding = -size % width
+    padded = torch.nn.functional.pad(values, (0, padding), value=fill)
+    return padded.view(rows, (size + padding) // width, width)

@@ -111,9 +111,9 @@ def _sparse_blocks(
 
 
 def _sparse_block(call: Call, parameters: Parameters, rows: np.ndarray) -> Block:
-    local, token = masks.allowed_pairs(take_rows(call.bitmask, rows), call.vocab_size)
-    values = call.logits[torch.from_numpy(rows)[local], token].float().numpy()
-    local, token = local.numpy(), token.numpy()
+    pairs = masks.allowed_pairs(take_rows(call.bitmask, rows), call.vocab_size)
+    local, token = (part.numpy() for part in pairs)
+    values = _gather(call.logits, rows[local], token)
     counts = np.bincount(local, minlength=len(rows))
     column = np.arange(len(local)) - (np.cumsum(counts) - counts)[local]
     shape = (len(rows), max(int(counts.max()), 1))
@@ -123,6 +123,12 @@ def _sparse_block(call: Call, parameters: Parameters, rows: np.ndarray) -> Block
     parameters = _take_parameters(parameters, rows)
     z[local, column] = values * parameters.inverse_temperature[local]
     return Block(rows, z, ids, parameters)
+
+
+def _gather(logits: torch.Tensor, rows: np.ndarray, token: np.ndarray) -> np.ndarray:
+    """Some logits, float32; by numpy, as bits, which bfloat16 needs."""
+    bits = logits.view(torch.int32 if logits.element_size() == 4 else torch.int16).numpy()
+    return torch.from_numpy(bits[rows, token]).view(logits.dtype).float().numpy()
 
 
 def _take_parameters(parameters: Parameters, rows: np.ndarray) -> Parameters:

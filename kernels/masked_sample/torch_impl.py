@@ -142,23 +142,23 @@ class _Rows:
         self._settle(final, chosen)
         if sure is None:
             return
-        for row in final.rows[final.z[chosen] < sure]:
-            z = reference.scaled_logits(self.call, self.parameters, row)
-            allowed = reference.allowed_tokens(self.call, row)
-            self.token[row] = reference.draw(self.parameters, row, z, allowed)
-            self.z_token[row] = z[self.token[row]]
+        rows = final.rows[final.z[chosen] < sure]
+        if len(rows):
+            z = reference.scaled_logits(self.call, self.parameters, rows)
+            z.masked_fill_(~reference.allowed_tokens(self.call, rows), -torch.inf)
+            token = reference.draw(z, self.parameters.take(rows)).numpy()
+            self.token[rows] = token
+            self.z_token[rows] = z.numpy()[np.arange(len(rows)), token]
 
     def _settle(self, candidates: Candidates, chosen: np.ndarray) -> None:
         self.token[candidates.rows] = candidates.token[chosen]
         self.z_token[candidates.rows] = candidates.z[chosen]
 
     def _set_aside(self, rows: np.ndarray, top: np.ndarray) -> None:
-        for row, value in zip(rows, top, strict=True):
-            self.token[row] = reference.allowed_tokens(self.call, row).int().argmax()
-            if np.isnan(value):
-                self.status[row] = Status.NAN
-            else:
-                self.status[row] = Status.POSINF if value > 0 else Status.EMPTY
+        allowed = reference.allowed_tokens(self.call, rows)
+        self.token[rows] = reference.lowest_allowed(allowed).numpy()
+        infinite = np.where(top > 0, Status.POSINF, Status.EMPTY)
+        self.status[rows] = np.where(np.isnan(top), Status.NAN, infinite)
 
 
 def _stats(call: Call, rows: _Rows) -> Stats:

@@ -87,7 +87,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "get_weather",
         "weather_lookup",
-        "Current weather and forecast for a city",
+        "Weather, forecast or rain in a city",
         {"city": Text("city"), "units": _UNITS, "days": Integer(1, 10)},
         ("city",),
         (
@@ -100,7 +100,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "search_web",
         "web_search",
-        "Search the web",
+        "Search the web, look up or google a topic online",
         {
             "query": Text("topic"),
             "max_results": Integer(1, 20),
@@ -119,7 +119,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "send_email",
         "email_send",
-        "Send an email",
+        "Send or write an email or mail with a subject and body",
         {
             "to": Text("email"),
             "subject": Text("title"),
@@ -137,7 +137,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "create_event",
         "add_calendar_entry",
-        "Put an event into the calendar",
+        "Schedule, plan or put an event in the calendar",
         {
             "title": Text("topic"),
             "date": Text("date"),
@@ -163,7 +163,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "set_alarm",
         "alarm_create",
-        "Set an alarm",
+        "Set an alarm to wake up",
         {"time": Text("time"), "repeat": _REPEAT, "label": Text("task")},
         ("time",),
         (
@@ -176,7 +176,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "set_timer",
         "start_countdown",
-        "Start a countdown",
+        "Start a timer or count down minutes",
         {"minutes": Integer(1, 120), "label": Text("task")},
         ("minutes",),
         (
@@ -189,7 +189,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "add_reminder",
         "remind_user",
-        "Add a reminder",
+        "Add a reminder, remind me or do not forget",
         {"text": Text("task"), "day": Text("day"), "priority": _PRIORITY},
         ("text",),
         (
@@ -202,7 +202,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "book_table",
         "restaurant_reservation",
-        "Reserve a table in a restaurant",
+        "Reserve or book a table for a party or people in a restaurant",
         {
             "restaurant": Text("place"),
             "party_size": Integer(1, 12),
@@ -223,7 +223,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "order_food",
         "place_food_order",
-        "Order food for delivery",
+        "Order or deliver food to an address",
         {
             "items": Rows(
                 Record({"name": Text("food"), "quantity": Integer(1, 9)}), "{quantity} {name}"
@@ -242,7 +242,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "convert_currency",
         "currency_exchange",
-        "Convert money between currencies",
+        "Convert or change money, how much it is",
         {"amount": Number(1, 900), "source": _CURRENCY, "target": _CURRENCY},
         ("amount", "source", "target"),
         (
@@ -255,7 +255,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "get_stock_price",
         "stock_quote",
-        "Latest price of a stock",
+        "Stock price or quote, how it is trading or doing",
         {
             "symbol": Text("symbol"),
             "range": Choice(
@@ -277,7 +277,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "translate_text",
         "translator",
-        "Translate text into another language",
+        "Translate or say text in another language",
         {
             "text": Text("sentence"),
             "language": Text("language"),
@@ -294,7 +294,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "play_music",
         "start_playback",
-        "Play music",
+        "Play, hear or put on some music",
         {
             "genre": Text("genre"),
             "artist": Text("person"),
@@ -312,7 +312,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "set_light",
         "light_control",
-        "Switch or dim a light",
+        "Turn or switch a room light",
         {
             "room": Text("room"),
             "state": Choice({"on": ("on",), "off": ("off",)}),
@@ -330,7 +330,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "set_thermostat",
         "heating_control",
-        "Set the room temperature",
+        "Set the thermostat or temperature in degrees",
         {
             "temperature": Integer(10, 30),
             "room": Text("room"),
@@ -353,7 +353,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "find_recipe",
         "recipe_finder",
-        "Find recipes for ingredients",
+        "Find a recipe, what to cook",
         {
             "ingredients": Many(Text("ingredient"), 4),
             "diet": Choice(
@@ -376,7 +376,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "find_flights",
         "flight_search",
-        "Search flights",
+        "Find flights, fly from one city to another",
         {
             "origin": Text("city"),
             "destination": Text("city"),
@@ -409,7 +409,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "book_hotel",
         "hotel_booking",
-        "Book a hotel room",
+        "Book or reserve a hotel room for nights",
         {
             "city": Text("city"),
             "check_in": Text("date"),
@@ -432,7 +432,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "get_directions",
         "route_planner",
-        "Directions between two places",
+        "Directions, route, how to get from a place to another",
         {
             "start": Text("place"),
             "end": Text("place"),
@@ -456,7 +456,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "track_package",
         "shipment_status",
-        "Where a parcel is",
+        "Track a parcel, package or order, its delivery status",
         {
             "order_id": Text("order_id"),
             "notify": Flag(("and notify me", "with notifications"), ("without notifications",)),
@@ -472,7 +472,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "search_products",
         "catalog_query",
-        "Search the shop",
+        "Shop, find or buy a product in the shop",
         {
             "query": Text("product"),
             "max_price": Integer(5, 500),
@@ -496,7 +496,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "add_to_cart",
         "cart_insert",
-        "Put a product into the cart",
+        "Put or add products into the cart",
         {"product": Text("product"), "quantity": Integer(1, 20), "color": Text("color")},
         ("product", "quantity"),
         (
@@ -509,7 +509,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "create_invoice",
         "invoice_new",
-        "Write an invoice",
+        "Create an invoice, bill a customer",
         {
             "customer": Record({"name": Text("person"), "email": Text("email")}),
             "lines": Rows(
@@ -529,7 +529,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "create_contact",
         "contact_add",
-        "Save a contact",
+        "Add, save or store a new contact in contacts",
         {
             "name": Text("person"),
             "email": Text("email"),
@@ -547,7 +547,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "send_message",
         "chat_send",
-        "Send a chat message",
+        "Send or write a message, tell somebody",
         {
             "recipient": Text("first_name"),
             "text": Text("message"),
@@ -570,7 +570,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "read_file",
         "open_document",
-        "Read a file",
+        "Read, open, show or print what is in a file",
         {
             "path": Text("file"),
             "max_lines": Integer(1, 500),
@@ -587,7 +587,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "write_file",
         "save_document",
-        "Write text to a file",
+        "Write, save or put text into a file",
         {
             "path": Text("file"),
             "content": Text("sentence"),
@@ -604,7 +604,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "list_files",
         "directory_listing",
-        "List a folder",
+        "List or show the files in a folder",
         {
             "folder": Text("folder"),
             "recursive": Flag(("recursively", "with subfolders"), ("without subfolders",)),
@@ -621,7 +621,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "run_query",
         "database_select",
-        "Query a database table",
+        "Query or select columns from a table",
         {
             "table": Text("word"),
             "columns": Many(Text("word")),
@@ -639,7 +639,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "create_task",
         "todo_add",
-        "Add a task to a project",
+        "Create, add or assign a new task",
         {
             "title": Text("task"),
             "project": Text("title"),
@@ -657,7 +657,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "close_ticket",
         "resolve_issue",
-        "Close a support ticket",
+        "Close or mark a ticket done",
         {
             "ticket": Integer(1, 999),
             "reason": Choice(
@@ -680,7 +680,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "get_news",
         "headlines",
-        "Latest news on a topic",
+        "News, what is new about a topic",
         {"topic": Text("topic"), "language": Text("language"), "count": Integer(1, 20)},
         ("topic",),
         (
@@ -693,7 +693,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "get_score",
         "match_result",
-        "Result of a match",
+        "Score or result of a match, how a team did play",
         {"team": Text("team"), "sport": Text("sport"), "date": Text("date")},
         ("team",),
         (
@@ -706,7 +706,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "calculate_tip",
         "tip_calculator",
-        "Compute a tip",
+        "Calculate or compute the tip on a bill",
         {"bill": Number(5, 400), "percent": Integer(5, 30), "people": Integer(1, 12)},
         ("bill",),
         (
@@ -719,7 +719,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "calculate_loan",
         "mortgage_payment",
-        "Monthly payment of a loan",
+        "Calculate the monthly payment of a loan over years",
         {"principal": Integer(1000, 90000), "years": Integer(1, 30), "rate": Number(1, 12)},
         ("principal", "years"),
         (
@@ -733,7 +733,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "convert_units",
         "unit_converter",
-        "Convert between units",
+        "Convert kilometers, miles, kilograms or kilos, how long or heavy",
         {
             "value": Number(1, 500),
             "from_unit": Choice(
@@ -764,7 +764,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "find_movies",
         "movie_search",
-        "Search films",
+        "Find or recommend movies to watch",
         {
             "genre": Choice(
                 {
@@ -791,7 +791,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "buy_tickets",
         "ticket_purchase",
-        "Buy tickets for a show",
+        "Buy tickets or seats for a show",
         {
             "event": Text("title"),
             "count": Integer(1, 10),
@@ -815,7 +815,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "book_taxi",
         "ride_request",
-        "Call a taxi",
+        "Call or book a taxi or cab",
         {
             "pickup": Text("street"),
             "dropoff": Text("street"),
@@ -833,7 +833,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "flight_status",
         "check_flight",
-        "Status of a flight",
+        "Status of a flight, on time or delayed",
         {"flight": Text("flight"), "date": Text("date")},
         ("flight",),
         (
@@ -846,7 +846,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "log_workout",
         "workout_entry",
-        "Record a workout",
+        "Log or record a workout, minutes of sport I did",
         {
             "sport": Text("sport"),
             "minutes": Integer(5, 180),
@@ -865,7 +865,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "log_meal",
         "food_diary",
-        "Record a meal",
+        "Log or track a meal I ate",
         {
             "foods": Many(Text("food")),
             "calories": Integer(50, 1500),
@@ -888,7 +888,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "find_doctor",
         "doctor_search",
-        "Find a doctor",
+        "Find a doctor for a symptom",
         {
             "city": Text("city"),
             "symptom": Text("symptom"),
@@ -912,7 +912,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "define_word",
         "dictionary",
-        "Meaning of a word",
+        "Define a word, what its meaning is, what it does mean",
         {
             "word": Text("word"),
             "language": Text("language"),
@@ -929,7 +929,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "summarize_page",
         "page_digest",
-        "Summarise a document",
+        "Summarize or shorten a document, give a summary",
         {
             "source": Text("file"),
             "sentences": Integer(1, 10),
@@ -952,7 +952,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "make_chart",
         "plot_data",
-        "Draw a chart",
+        "Draw or make a chart",
         {
             "kind": Choice(
                 {"bar": ("bar chart", "bars"), "line": ("line chart",), "pie": ("pie chart",)}
@@ -964,14 +964,14 @@ TOOLS: tuple[Tool, ...] = (
         (
             "draw a {kind} of {values}[ titled {title}]",
             "make a {kind} with the values {values}[, title {title}]",
-            "{kind} please: {values}[, called {title}]",
+            "chart with {kind}: {values}[, called {title}]",
         ),
         {"kind": "chart_type", "values": "data", "title": "caption"},
     ),
     Tool(
         "roll_dice",
         "dice_throw",
-        "Roll dice",
+        "Roll or throw dice",
         {"count": Integer(1, 10), "sides": Integer(2, 20)},
         ("count",),
         (
@@ -984,7 +984,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "get_time",
         "world_clock",
-        "Current time in a city",
+        "Current time, what time it is in a city",
         {
             "city": Text("city"),
             "format": Choice({"24h": ("in 24 hour format",), "12h": ("in 12 hour format",)}),

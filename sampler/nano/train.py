@@ -29,9 +29,12 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--output", type=Path, default=Path("runs/nano"), help="checkpoint folder")
     parser.add_argument("--export", type=Path, help="write the finished model's files here")
-    parser.add_argument("--steps", type=int, default=3200)
+    parser.add_argument("--steps", type=int, default=3500)
     parser.add_argument("--batch-size", type=int, default=16, help="dialogues a step")
     parser.add_argument("--lr", type=float, default=2.5e-3)
+    parser.add_argument(
+        "--decision-weight", type=float, default=8.0, help="weight of a turn's first token"
+    )
     parser.add_argument("--seed", type=int, default=20261130)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--save-every", type=int, default=100)
@@ -140,13 +143,20 @@ class Batches:
         return ids, mask
 
 
-def loss_of(model, ids, mask):
-    """Mean cross-entropy in nats over the assistant's tokens; the head runs on those alone."""
+def loss_of(model, ids, mask, decision_weight: float = 1.0):
+    """Mean cross-entropy in nats over the assistant's tokens; the head runs on those alone.
+
+    `decision_weight` is the weight of each turn's first token, which decides whether to call.
+    """
     import torch
 
     hidden = model.model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state
     targets = mask[:, 1:]
-    return torch.nn.functional.cross_entropy(model.lm_head(hidden[targets]), ids[:, 1:][targets])
+    losses = torch.nn.functional.cross_entropy(
+        model.lm_head(hidden[targets]), ids[:, 1:][targets], reduction="none"
+    )
+    weights = 1.0 + (decision_weight - 1.0) * (targets & ~mask[:, :-1])[targets]
+    return (losses * weights).sum() / weights.sum()
 
 
 def make_optimizer(model, lr: float):
@@ -208,7 +218,7 @@ def train(args: argparse.Namespace) -> None:
         left = (args.steps - step) / (args.steps * _DECAY)
         rate = args.lr * min(1.0, (step + 1) / 100, left)
         ids, mask = batches[step]
-        loss = loss_of(model, ids, mask)
+        loss = loss_of(model, ids, mask, args.decision_weight)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for group in optimizer.param_groups:

@@ -1,0 +1,252 @@
+"""`python -m eval.k2vv` as a user runs it: a whole run, its files, its resumption, bad input."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from eval import bundle, k2vv
+
+ROOT = Path(__file__).resolve().parent.parent
+LIMIT = 16
+
+
+def k2vv_process(*arguments, **options):
+    return subprocess.Popen(
+        [sys.executable, "-m", "eval.k2vv", *map(str, arguments)],
+        cwd=ROOT,
+        env={**os.environ, "OMP_WAIT_POLICY": "PASSIVE"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+def lines_of(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run of the first bundled requests, both modes: its folder and its exit code."""
+    folder = tmp_path_factory.mktemp("run")
+    code = k2vv.main(["--limit", str(LIMIT), "--output", str(folder)])
+    return folder, code
+
+
+def test_a_run_leaves_k2vvs_files_and_a_comparison(run):
+    folder, code = run
+    assert code == 0
+    bodies = [body for body, _ in bundle.requests()][:LIMIT]
+    for mode in ("free", "constrained"):
+        rows = lines_of(folder / mode / "results.jsonl")
+        assert sorted(row["data_index"] for row in rows) == list(range(1, LIMIT + 1))
+        for row in rows:
+            assert row["request"] == bodies[row["data_index"] - 1]
+            assert row["status"] == "success"
+            assert row["response"]["choices"][0]["finish_reason"] == row["finish_reason"]
+        summary = json.loads((folder / mode / "summary.json").read_text())
+        triggered = [row for row in rows if row["finish_reason"] == "tool_calls"]
+        assert summary["success_count"] == LIMIT
+        assert summary["finish_tool_calls"] == len(triggered)
+        assert summary["finish_stop"] == sum(row["finish_reason"] == "stop" for row in rows)
+        assert summary["usage"]["completion_tokens"] == sum(
+            row["response"]["usage"]["completion_tokens"] for row in rows
+        )
+        assert summary["masked_sampling"]["adds_up"]
+    comparison = json.loads((folder / "comparison.json").read_text())
+    assert set(comparison["modes"]) == {"free", "constrained"}
+    assert comparison["settings"]["temperature"] == 1.0
+    assert comparison["settings"]["top_p"] == 1.0
+    assert (folder / "schema_accuracy.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_every_verdict_is_what_jsonschema_says(run):
+    folder, _ = run
+    verdicts = {"free": [], "constrained": []}
+    for mode, found in verdicts.items():
+        for row in lines_of(folder / mode / "results.jsonl"):
+            if row["finish_reason"] != "tool_calls":
+                assert row["tool_calls_valid"] is None
+                continue
+            schemas = {
+                tool["function"]["name"]: tool["function"]["parameters"]
+                for tool in row["request"]["tools"]
+            }
+            valid = True
+            for call in row["response"]["choices"][0]["message"]["tool_calls"]:
+                schema = schemas.get(call["function"]["name"])
+                try:
+                    arguments = json.loads(call["function"]["arguments"])
+                except ValueError:
+                    arguments = None
+                valid &= schema is not None and isinstance(arguments, dict)
+                valid = valid and jsonschema.Draft202012Validator(schema).is_valid(arguments)
+            assert row["tool_calls_valid"] == valid
+            found.append(valid)
+    assert all(verdicts["constrained"])
+    assert len(verdicts["constrained"]) > 3
+    assert not all(verdicts["free"])
+
+
+def test_both_runs_agree_up_to_the_first_intervention(run):
+    folder, _ = run
+    coupling = json.loads((folder / "comparison.json").read_text())["coupling"]
+    assert coupling["prefix"]["checked"] == LIMIT
+    assert all(exception["explained"] for exception in coupling["prefix"]["exceptions"])
+    assert all(exception["explained"] for exception in coupling["trigger"]["exceptions"])
+
+
+def test_a_second_run_has_nothing_to_do(run, capsys):
+    folder, _ = run
+    before = (folder / "free" / "results.jsonl").read_bytes()
+    assert k2vv.main(["--limit", str(LIMIT), "--output", str(folder)]) == 0
+    assert (folder / "free" / "results.jsonl").read_bytes() == before
+    assert "Schema accuracy" in capsys.readouterr().out
+
+
+def test_other_settings_do_not_mix(run, capsys):
+    folder, _ = run
+    code = k2vv.main(["--limit", "2", "--output", str(folder), "--temperature", "0.5"])
+    assert code == 2
+    said = capsys.readouterr().err
+    assert "temperature" in said
+    assert "--overwrite" in said
+
+
+@pytest.mark.parametrize("signal_sent", [signal.SIGKILL, signal.SIGINT])
+def test_an_interrupted_run_keeps_what_is_done_and_resumes(tmp_path, run, signal_sent):
+    arguments = ("--mode", "free", "--limit", LIMIT, "--batch-size", 2, "--output", tmp_path)
+    results = tmp_path / "free" / "results.jsonl"
+    process = k2vv_process(*arguments)
+    deadline = time.monotonic() + 120
+    while not (results.exists() and results.read_bytes().count(b"\n") >= 4):
+        assert time.monotonic() < deadline
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.02)
+    process.send_signal(signal_sent)
+    _, said = process.communicate(timeout=60)
+    if signal_sent == signal.SIGINT:
+        assert process.returncode == 130
+        assert "interrupted" in said
+        assert "Traceback" not in said
+    kept = results.read_bytes()
+    with results.open("ab") as file:
+        file.write(b'{"data_index": 3, "requ')
+    assert k2vv.main([str(argument) for argument in arguments]) == 0
+    assert results.read_bytes().startswith(kept[: kept.rfind(b"\n") + 1])
+    rows = lines_of(results)
+    assert sorted(row["data_index"] for row in rows) == list(range(1, LIMIT + 1))
+    whole = {
+        row["data_index"]: row["masked_sampling"]["token_ids"]
+        for row in lines_of(run[0] / "free" / "results.jsonl")
+    }
+    same = [row["masked_sampling"]["token_ids"] == whole[row["data_index"]] for row in rows]
+    assert sum(same) >= LIMIT - 1
+
+
+TOOL = {
+    "type": "function",
+    "function": {"name": "f", "parameters": {"type": "object", "properties": {}}},
+}
+GOOD = {"messages": [{"role": "user", "content": "hello"}], "tools": [TOOL]}
+
+
+def requests_file(tmp_path, *lines):
+    path = tmp_path / "requests.jsonl"
+    path.write_text("\n".join(x if isinstance(x, str) else json.dumps(x) for x in lines) + "\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ((GOOD, "{not json"), "line 2"),
+        ((GOOD, "", '"text"'), "line 3"),
+        (({"tools": []},), "messages"),
+        (({**GOOD, "tools": [{"type": "function"}]},), "tools"),
+    ],
+)
+def test_a_bad_line_is_named_and_nothing_runs(tmp_path, capsys, lines, said):
+    path = requests_file(tmp_path, *lines)
+    assert k2vv.main([str(path), "--output", str(tmp_path / "out")]) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--model", "/no/such/model"], "does not exist"),
+        (["--tool-call-parser", "nonsense"], "nonsense"),
+        (["no/such/file.jsonl"], "cannot read requests"),
+        (["--reference", "no/such/file.jsonl"], "no/such/file.jsonl"),
+        (["--temperature", "-1"], "temperature must be at least 0"),
+        (["--top-p", "0"], "top_p must be in (0, 1]"),
+        (["--max-tokens", "0"], "max_tokens must be at least 1"),
+        (["--batch-size", "0"], "--batch-size must be at least 1"),
+        (["--limit", "0"], "limit"),
+        (["--dtype", "int3"], "dtype must be one of"),
+        (["--device", "cuda:99"], "device"),
+    ],
+)
+def test_bad_arguments_are_one_sentence_and_exit_2(tmp_path, capsys, arguments, said):
+    assert k2vv.main([*arguments, "--output", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert "Traceback" not in error
+    assert len(error.strip().splitlines()) == 1
+
+
+def test_a_schema_that_does_not_compile_fails_its_own_request_alone(tmp_path, capsys):
+    broken = json.loads(json.dumps(TOOL))
+    broken["function"]["parameters"] = {
+        "type": "object",
+        "properties": {"x": {"$ref": "#/$defs/nowhere"}},
+        "required": ["x"],
+    }
+    path = requests_file(tmp_path, GOOD, {**GOOD, "tools": [broken]}, GOOD)
+    out = tmp_path / "out"
+    assert k2vv.main([str(path), "--mode", "constrained", "--output", str(out)]) == 2
+    error = capsys.readouterr().err
+    assert "request 2 failed" in error
+    assert "'f'" in error
+    rows = {row["data_index"]: row for row in lines_of(out / "constrained" / "results.jsonl")}
+    assert [rows[i]["status"] for i in (1, 2, 3)] == ["success", "failed", "success"]
+    assert rows[2]["response"]["error_type"] == "GrammarError"
+    assert rows[2]["finish_reason"] is None
+    summary = json.loads((out / "constrained" / "summary.json").read_text())
+    assert (summary["success_count"], summary["failure_count"]) == (2, 1)
+
+
+def test_tool_choice_can_be_overridden(tmp_path):
+    out = tmp_path / "out"
+    arguments = ["--limit", "4", "--tool-choice", "required", "--mode", "constrained"]
+    assert k2vv.main([*arguments, "--output", str(out)]) == 0
+    rows = lines_of(out / "constrained" / "results.jsonl")
+    assert {row["finish_reason"] for row in rows} <= {"tool_calls", "length"}
+    assert all(row["request"]["tool_choice"] == "required" for row in rows)
+
+
+def test_an_unreadable_call_counts_as_one(tmp_path):
+    from eval.engines import _answer
+    from grammar.formats import get_format
+    from sampler.params import Completion
+
+    text = '<tool_call>\n{"name": "f", "arguments": {"x": }}\n</tool_call>'
+    done = Completion("k", (1,), text, "stop", 1, 1, 0.0)
+    message, reason = _answer(done, get_format("hermes").parse(text))
+    assert reason == "tool_calls"
+    [call] = message["tool_calls"]
+    assert call["function"]["name"] == "f"
+    with pytest.raises(ValueError):
+        json.loads(call["function"]["arguments"])
+    cut = Completion("k", (1,), text[:30], "length", 1, 1, 0.0)
+    assert _answer(cut, get_format("hermes").parse(text[:30]))[1] == "length"
