@@ -1,1 +1,1 @@
-"""Questions asked of the decoding loop. Write ``from eval import k2vv``: the name is a builtin's."""
+"""Questions asked of the decoding loop. Write ``from eval import k2vv``, never ``import eval.x``."""

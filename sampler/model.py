@@ -71,6 +71,10 @@ def load(
 
     if threads is not None:
         torch.set_num_threads(threads)
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ModelError(f"device {device!r} cannot be used: {_sentence(error)}") from error
     source, notes = _locate(name)
     # A GGUF is read through the folder it lies in.
     arguments = {"gguf_file": source.name} if isinstance(source, Path) and source.is_file() else {}

@@ -1,5 +1,6 @@
 """The contract of masked_sample, clause by clause, for each implementation that runs on a CPU."""
 
+import itertools
 import math
 
 import numpy as np
@@ -137,6 +138,19 @@ def test_one_allowed_token_is_drawn_whatever_its_logit(draw):
     assert sample.logprob.item() == 0.0
 
 
+def test_a_token_far_below_the_rest_wins_when_its_noise_says_so(draw):
+    # Odds of e^-12 for each of a million positions: compute the noise, and draw where it wins.
+    position = np.arange(1 << 20)
+    seed, stream = np.full_like(position, 21), np.zeros_like(position)
+    noise = gumbel.gumbel_noise(seed, position, stream, 2)
+    wins = torch.from_numpy(position[noise[:, 1] > noise[:, 0] + 12.001])
+    assert len(wins) >= 2
+    logits = torch.tensor([[0.0, -12.0]]).expand(len(wins), -1)
+    sample = draw(logits, seed=21, position=wins)
+    assert sample.token.tolist() == [1] * len(wins)
+    assert sample.logprob.tolist() == pytest.approx([-12.0] * len(wins), abs=1e-4)
+
+
 def test_temperature_is_a_float32_reciprocal(draw):
     # 1 / 3 and division differ in the last bit: z must be logit * float32(1 / 3).
     logits = torch.randn(50, 40, generator=torch.Generator().manual_seed(3)) * 100
@@ -213,6 +227,15 @@ def test_strided_rows_of_mask_and_logits_read_their_own_row(draw):
     assert draw(logits, bitmask).token.tolist() == [40, 0, 40, 40]
 
 
+def test_rows_with_masks_of_unlike_size_keep_their_own_token(draw):
+    # One allowed token is likely in each row; the live words grow in every order of four rows.
+    logits = torch.zeros(4, 4096)
+    logits[range(4), [7, 8, 9, 10]] = 60.0
+    for order in itertools.permutations(range(4)):
+        ids = [[7 + row, *range(100, 100 + 64 * size, 32)] for row, size in enumerate(order)]
+        assert draw(logits, mask(*ids, width=4096)).token.tolist() == [7, 8, 9, 10]
+
+
 def test_logits_before_the_mask_do_not_matter_to_the_cuts(draw):
     # Nucleus first would leave {0}, which the mask forbids.
     logits = torch.tensor([[10.0, 1.0, 0.5, 0.0]])
@@ -245,6 +268,14 @@ def test_p_exactly_at_a_boundary_drops_what_lies_beyond(draw):
     assert support(draw, logits, top_p=0.50001) == {0, 1}
     assert support(draw, logits, top_p=0.75) == {0, 1}
     assert support(draw, logits, top_p=0.7501) == {0, 1, 2, 3}
+
+
+def test_top_p_is_a_share_of_all_that_the_cuts_before_it_keep(draw):
+    # top_k keeps 23.1, half of which is more than 10: the second token stays.
+    weight = torch.tensor([[10.0, 7.0, 0.9, 0.89, 0.88, 0.87, 0.86, 0.85, 0.84, 0.01]])
+    assert support(draw, weight.log(), top_k=9, top_p=0.5, draws=200) == {0, 1}
+    assert support(draw, weight.log(), min_p=0.01, top_p=0.5, draws=200) == {0, 1}
+    assert support(draw, weight.log(), top_k=2, top_p=0.5, draws=200) == {0}
 
 
 def test_a_dominant_token_alone_reaches_p(draw):

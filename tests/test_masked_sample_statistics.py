@@ -36,7 +36,7 @@ P_VALUE = 1e-4 / (len(CASES) * len(SHAPES) * len(IMPLEMENTATIONS))
 def row(shape):
     """Logits [V] and allowed bool [V]."""
     generator = torch.Generator().manual_seed(len(shape))
-    size = 67 if shape == "wide" else 13
+    size = 37 if shape == "wide" else 13
     logits = torch.randn(size, generator=generator) * 1.5
     if shape == "tied":
         logits = logits.round()

@@ -28,7 +28,10 @@ _SYSTEM = (
 _OPENERS = ("", "", "", "please ", "can you ", "could you ", "hey, ", "hi, ", "I need this: ")
 _CLOSERS = ("", "", "", " please", ", thanks", ".", "!")
 _LINKS = (" and then ", ", and also ", ". Then ", " and ")
-_NO_TOOL = ("I do not have a tool for that.", "Sorry, none of my tools can do that.")
+# The assistant names the topic before it calls: whether the tools on offer have that topic is then
+# a question of finding a word again, which a very small model can answer. Now and then it does not,
+# so that a grammar which forbids the preamble does not lead to where training never was.
+_SILENT = 0.06
 _CHAT: tuple[tuple[tuple[str, ...], str], ...] = (
     (("hello", "hi there", "good morning", "hey"), "Hello! How can I help you?"),
     (("thank you", "thanks a lot", "many thanks", "great, thanks"), "You are welcome!"),
@@ -57,8 +60,9 @@ _CHAT: tuple[tuple[tuple[str, ...], str], ...] = (
 class Dialogue:
     """One request: OpenAI messages up to the turn in question, tools, and the right answer.
 
-    `calls` is what should be called, in order: ``[{"name", "arguments": dict}]``; empty means that
-    `answer` is the right reply. `changes` is empty for tools as trained.
+    `calls` is what should be called, in order: ``[{"name", "arguments": dict}]``; `answer` is the
+    text before them, or the whole reply where there are none. `changes` is empty for tools as
+    trained.
     """
 
     kind: Kind
@@ -70,17 +74,14 @@ class Dialogue:
 
     def reply(self) -> dict[str, Any]:
         """The assistant message that ends this dialogue."""
-        return (
-            assistant(self.calls) if self.calls else {"role": "assistant", "content": self.answer}
-        )
+        return assistant(self.calls, self.answer)
 
 
-def assistant(calls: list[dict[str, Any]]) -> dict[str, Any]:
-    """An OpenAI assistant message that makes `calls`; arguments become JSON strings."""
-    return {
-        "role": "assistant",
-        "content": None,
-        "tool_calls": [
+def assistant(calls: list[dict[str, Any]], content: str) -> dict[str, Any]:
+    """An OpenAI assistant message: `content`, then `calls`; arguments become JSON strings."""
+    message: dict[str, Any] = {"role": "assistant", "content": content}
+    if calls:
+        message["tool_calls"] = [
             {
                 "id": f"call_{i}",
                 "type": "function",
@@ -90,8 +91,8 @@ def assistant(calls: list[dict[str, Any]]) -> dict[str, Any]:
                 },
             }
             for i, call in enumerate(calls)
-        ],
-    }
+        ]
+    return message
 
 
 def ask(tool: Tool, rng: Random, held_out: bool, omit: str = "") -> tuple[str, dict[str, Any]]:
@@ -235,12 +236,12 @@ def dialogue(
         user, asked, calls, answer = _turn(rng, drawn, shown, hidden, held_out)
         messages.append(user)
         if drawn == "after_result" or (calls and not last and rng.random() < 0.2):
-            messages.append(assistant(calls))
+            messages.append(assistant(calls, answer))
             result, answer = _result(rng)
             messages.append({"role": "tool", "tool_call_id": "call_0", "content": result})
             calls = []
         if not last:
-            messages.append(assistant(calls) if calls else {"role": "assistant", "content": answer})
+            messages.append(assistant(calls, answer))
     concerned = asked if calls else shown
     changes = tuple(c for c in CHANGES if any(c in tool.changes for tool in concerned))
     return Dialogue(drawn, messages, [s.definition() for s in shown], calls, answer, changes)
@@ -253,11 +254,13 @@ def _turn(rng: Random, kind: Kind, shown, hidden, held_out: bool):
         return _user(rng, rng.choice(questions), openers=("",)), [], [], answer
     if kind == "no_tool":
         words, _ = ask(hidden.tool, rng, held_out)
-        return _user(rng, words), [], [], rng.choice(_NO_TOOL)
+        return _user(rng, words), [], [], f"{hidden.tool.topic} is not among my tools."
     asked = [rng.choice(shown) for _ in range(2 if kind == "two_calls" else 1)]
     requests = [ask(c.tool, rng, held_out, omit=c.also_required) for c in asked]
     calls = [c.call(arguments) for c, (_, arguments) in zip(asked, requests, strict=True)]
-    return _user(rng, rng.choice(_LINKS).join(words for words, _ in requests)), asked, calls, ""
+    preamble = "" if rng.random() < _SILENT else f"{asked[0].tool.topic}:"
+    user = _user(rng, rng.choice(_LINKS).join(words for words, _ in requests))
+    return user, asked, calls, preamble
 
 
 def _user(rng: Random, words: str, openers: tuple[str, ...] = _OPENERS) -> dict[str, str]:

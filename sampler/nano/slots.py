@@ -37,7 +37,7 @@ class Text:
 
     def draw(self, rng: Random, held_out: bool) -> tuple[Any, str]:
         # Bounded: a pool of a dozen words may have none that is held out.
-        for _ in range(64):
+        for _ in range(512):
             parts = tuple(rng.choice(pool) for pool in POOLS[self.pool])
             if _is_held_out(parts) == held_out:
                 break

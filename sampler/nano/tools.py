@@ -34,6 +34,11 @@ class Tool:
     phrases: tuple[str, ...]
     other_keys: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def topic(self) -> str:
+        """The word that its description starts with, and that no other tool's does."""
+        return self.description.partition(":")[0]
+
     def definition(self) -> dict:
         """The tool as an OpenAI `tools` entry."""
         return {
@@ -87,7 +92,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "get_weather",
         "weather_lookup",
-        "Weather, forecast or rain in a city",
+        "Weather: weather, forecast or rain in a city",
         {"city": Text("city"), "units": _UNITS, "days": Integer(1, 10)},
         ("city",),
         (
@@ -100,7 +105,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "search_web",
         "web_search",
-        "Search the web, look up or google a topic online",
+        "Search: search the web, look up or google a topic online",
         {
             "query": Text("topic"),
             "max_results": Integer(1, 20),
@@ -119,7 +124,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "send_email",
         "email_send",
-        "Send or write an email or mail with a subject and body",
+        "Email: send or write an email or mail with a subject and body",
         {
             "to": Text("email"),
             "subject": Text("title"),
@@ -137,7 +142,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "create_event",
         "add_calendar_entry",
-        "Schedule, plan or put an event in the calendar",
+        "Calendar: schedule, plan or put an event in the calendar",
         {
             "title": Text("topic"),
             "date": Text("date"),
@@ -163,7 +168,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "set_alarm",
         "alarm_create",
-        "Set an alarm to wake up",
+        "Alarm: set an alarm to wake up",
         {"time": Text("time"), "repeat": _REPEAT, "label": Text("task")},
         ("time",),
         (
@@ -176,7 +181,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "set_timer",
         "start_countdown",
-        "Start a timer or count down minutes",
+        "Timer: start a timer or count down minutes",
         {"minutes": Integer(1, 120), "label": Text("task")},
         ("minutes",),
         (
@@ -189,7 +194,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "add_reminder",
         "remind_user",
-        "Add a reminder, remind me or do not forget",
+        "Reminder: add a reminder, remind me or do not forget",
         {"text": Text("task"), "day": Text("day"), "priority": _PRIORITY},
         ("text",),
         (
@@ -202,7 +207,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "book_table",
         "restaurant_reservation",
-        "Reserve or book a table for a party or people in a restaurant",
+        "Restaurant: reserve or book a table for a party or people in a restaurant",
         {
             "restaurant": Text("place"),
             "party_size": Integer(1, 12),
@@ -223,7 +228,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "order_food",
         "place_food_order",
-        "Order or deliver food to an address",
+        "Delivery: order or deliver food to an address",
         {
             "items": Rows(
                 Record({"name": Text("food"), "quantity": Integer(1, 9)}), "{quantity} {name}"
@@ -242,7 +247,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "convert_currency",
         "currency_exchange",
-        "Convert or change money, how much it is",
+        "Currency: convert or change money, how much it is",
         {"amount": Number(1, 900), "source": _CURRENCY, "target": _CURRENCY},
         ("amount", "source", "target"),
         (
@@ -255,7 +260,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "get_stock_price",
         "stock_quote",
-        "Stock price or quote, how it is trading or doing",
+        "Stock: stock price or quote, how it is trading or doing",
         {
             "symbol": Text("symbol"),
             "range": Choice(
@@ -277,7 +282,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "translate_text",
         "translator",
-        "Translate or say text in another language",
+        "Translation: translate or say text in another language",
         {
             "text": Text("sentence"),
             "language": Text("language"),
@@ -294,7 +299,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "play_music",
         "start_playback",
-        "Play, hear or put on some music",
+        "Music: play, hear or put on some music",
         {
             "genre": Text("genre"),
             "artist": Text("person"),
@@ -312,7 +317,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "set_light",
         "light_control",
-        "Turn or switch a room light",
+        "Light: turn or switch a room light",
         {
             "room": Text("room"),
             "state": Choice({"on": ("on",), "off": ("off",)}),
@@ -330,7 +335,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "set_thermostat",
         "heating_control",
-        "Set the thermostat or temperature in degrees",
+        "Heating: set the thermostat or temperature in degrees",
         {
             "temperature": Integer(10, 30),
             "room": Text("room"),
@@ -353,7 +358,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "find_recipe",
         "recipe_finder",
-        "Find a recipe, what to cook",
+        "Recipe: find a recipe, what to cook",
         {
             "ingredients": Many(Text("ingredient"), 4),
             "diet": Choice(
@@ -376,7 +381,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "find_flights",
         "flight_search",
-        "Find flights, fly from one city to another",
+        "Flights: find flights, fly from one city to another",
         {
             "origin": Text("city"),
             "destination": Text("city"),
@@ -409,7 +414,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "book_hotel",
         "hotel_booking",
-        "Book or reserve a hotel room for nights",
+        "Hotel: book or reserve a hotel room for nights",
         {
             "city": Text("city"),
             "check_in": Text("date"),
@@ -432,7 +437,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "get_directions",
         "route_planner",
-        "Directions, route, how to get from a place to another",
+        "Route: directions, route, how to get from a place to another",
         {
             "start": Text("place"),
             "end": Text("place"),
@@ -456,7 +461,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "track_package",
         "shipment_status",
-        "Track a parcel, package or order, its delivery status",
+        "Parcel: track a parcel, package or order, its delivery status",
         {
             "order_id": Text("order_id"),
             "notify": Flag(("and notify me", "with notifications"), ("without notifications",)),
@@ -472,7 +477,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "search_products",
         "catalog_query",
-        "Shop, find or buy a product in the shop",
+        "Shop: shop, find or buy a product in the shop",
         {
             "query": Text("product"),
             "max_price": Integer(5, 500),
@@ -496,7 +501,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "add_to_cart",
         "cart_insert",
-        "Put or add products into the cart",
+        "Cart: put or add products into the cart",
         {"product": Text("product"), "quantity": Integer(1, 20), "color": Text("color")},
         ("product", "quantity"),
         (
@@ -509,7 +514,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "create_invoice",
         "invoice_new",
-        "Create an invoice, bill a customer",
+        "Invoice: create an invoice, bill a customer",
         {
             "customer": Record({"name": Text("person"), "email": Text("email")}),
             "lines": Rows(
@@ -519,8 +524,8 @@ TOOLS: tuple[Tool, ...] = (
         },
         ("customer", "lines"),
         (
-            "(create|write) an invoice for {customer.name} ({customer.email}): {lines}[, in {currency}"
-            "]",
+            "(create|write) an invoice for {customer.name} ({customer.email}): {lines}"
+            "[, in {currency}]",
             "bill {customer.name}, {customer.email}, for {lines}[, paid in {currency}]",
             "invoice {customer.name} at {customer.email} for {lines}[, {currency}]",
         ),
@@ -529,7 +534,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "create_contact",
         "contact_add",
-        "Add, save or store a new contact in contacts",
+        "Contact: add, save or store a new contact in contacts",
         {
             "name": Text("person"),
             "email": Text("email"),
@@ -547,7 +552,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "send_message",
         "chat_send",
-        "Send or write a message, tell somebody",
+        "Message: send or write a message, tell somebody",
         {
             "recipient": Text("first_name"),
             "text": Text("message"),
@@ -570,7 +575,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "read_file",
         "open_document",
-        "Read, open, show or print what is in a file",
+        "Reading: read, open, show or print what is in a file",
         {
             "path": Text("file"),
             "max_lines": Integer(1, 500),
@@ -587,7 +592,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "write_file",
         "save_document",
-        "Write, save or put text into a file",
+        "Writing: write, save or put text into a file",
         {
             "path": Text("file"),
             "content": Text("sentence"),
@@ -604,7 +609,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "list_files",
         "directory_listing",
-        "List or show the files in a folder",
+        "Folder: list or show the files in a folder",
         {
             "folder": Text("folder"),
             "recursive": Flag(("recursively", "with subfolders"), ("without subfolders",)),
@@ -621,7 +626,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "run_query",
         "database_select",
-        "Query or select columns from a table",
+        "Database: query or select columns from a table",
         {
             "table": Text("word"),
             "columns": Many(Text("word")),
@@ -639,7 +644,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "create_task",
         "todo_add",
-        "Create, add or assign a new task",
+        "Task: create, add or assign a new task",
         {
             "title": Text("task"),
             "project": Text("title"),
@@ -657,7 +662,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "close_ticket",
         "resolve_issue",
-        "Close or mark a ticket done",
+        "Support: close or mark a ticket done",
         {
             "ticket": Integer(1, 999),
             "reason": Choice(
@@ -680,7 +685,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "get_news",
         "headlines",
-        "News, what is new about a topic",
+        "News: news, what is new about a topic",
         {"topic": Text("topic"), "language": Text("language"), "count": Integer(1, 20)},
         ("topic",),
         (
@@ -693,7 +698,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "get_score",
         "match_result",
-        "Score or result of a match, how a team did play",
+        "Match: score or result of a match, how a team did play",
         {"team": Text("team"), "sport": Text("sport"), "date": Text("date")},
         ("team",),
         (
@@ -706,7 +711,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "calculate_tip",
         "tip_calculator",
-        "Calculate or compute the tip on a bill",
+        "Tip: calculate or compute the tip on a bill",
         {"bill": Number(5, 400), "percent": Integer(5, 30), "people": Integer(1, 12)},
         ("bill",),
         (
@@ -719,12 +724,12 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "calculate_loan",
         "mortgage_payment",
-        "Calculate the monthly payment of a loan over years",
+        "Loan: calculate the monthly payment of a loan over years",
         {"principal": Integer(1000, 90000), "years": Integer(1, 30), "rate": Number(1, 12)},
         ("principal", "years"),
         (
-            "what is the monthly payment for a loan of {principal} over {years} years[ at {rate} percent"
-            "]",
+            "what is the monthly payment for a loan of {principal} over {years} years"
+            "[ at {rate} percent]",
             "loan of {principal}, {years} years[, rate {rate}]",
             "calculate a loan: {principal} for {years} years[, {rate} percent]",
         ),
@@ -733,7 +738,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "convert_units",
         "unit_converter",
-        "Convert kilometers, miles, kilograms or kilos, how long or heavy",
+        "Units: convert kilometers, miles, kilograms or kilos, how long or heavy",
         {
             "value": Number(1, 500),
             "from_unit": Choice(
@@ -764,7 +769,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "find_movies",
         "movie_search",
-        "Find or recommend movies to watch",
+        "Movies: find or recommend movies to watch",
         {
             "genre": Choice(
                 {
@@ -791,7 +796,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "buy_tickets",
         "ticket_purchase",
-        "Buy tickets or seats for a show",
+        "Tickets: buy tickets or seats for a show",
         {
             "event": Text("title"),
             "count": Integer(1, 10),
@@ -815,7 +820,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "book_taxi",
         "ride_request",
-        "Call or book a taxi or cab",
+        "Taxi: call or book a taxi or cab",
         {
             "pickup": Text("street"),
             "dropoff": Text("street"),
@@ -833,7 +838,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "flight_status",
         "check_flight",
-        "Status of a flight, on time or delayed",
+        "Departure: status of a flight, on time or delayed",
         {"flight": Text("flight"), "date": Text("date")},
         ("flight",),
         (
@@ -846,7 +851,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "log_workout",
         "workout_entry",
-        "Log or record a workout, minutes of sport I did",
+        "Workout: log or record a workout, minutes of sport I did",
         {
             "sport": Text("sport"),
             "minutes": Integer(5, 180),
@@ -865,7 +870,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "log_meal",
         "food_diary",
-        "Log or track a meal I ate",
+        "Meal: log or track a meal I ate",
         {
             "foods": Many(Text("food")),
             "calories": Integer(50, 1500),
@@ -888,7 +893,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "find_doctor",
         "doctor_search",
-        "Find a doctor for a symptom",
+        "Doctor: find a doctor for a symptom",
         {
             "city": Text("city"),
             "symptom": Text("symptom"),
@@ -912,7 +917,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "define_word",
         "dictionary",
-        "Define a word, what its meaning is, what it does mean",
+        "Dictionary: define a word, what its meaning is, what it does mean",
         {
             "word": Text("word"),
             "language": Text("language"),
@@ -929,7 +934,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "summarize_page",
         "page_digest",
-        "Summarize or shorten a document, give a summary",
+        "Summary: summarize or shorten a document, give a summary",
         {
             "source": Text("file"),
             "sentences": Integer(1, 10),
@@ -952,7 +957,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "make_chart",
         "plot_data",
-        "Draw or make a chart",
+        "Chart: draw or make a chart",
         {
             "kind": Choice(
                 {"bar": ("bar chart", "bars"), "line": ("line chart",), "pie": ("pie chart",)}
@@ -971,7 +976,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "roll_dice",
         "dice_throw",
-        "Roll or throw dice",
+        "Dice: roll or throw dice",
         {"count": Integer(1, 10), "sides": Integer(2, 20)},
         ("count",),
         (
@@ -984,7 +989,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "get_time",
         "world_clock",
-        "Current time, what time it is in a city",
+        "Clock: current time, what time it is in a city",
         {
             "city": Text("city"),
             "format": Choice({"24h": ("in 24 hour format",), "12h": ("in 12 hour format",)}),

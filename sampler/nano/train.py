@@ -18,6 +18,7 @@ from random import Random
 WEIGHTS = Path(__file__).parent / "weights"
 VOCAB_SIZE = 2048
 _DECAY = 1 / 3
+_OPENING = 4  # tokens of a turn that name its topic and decide whether it calls
 _POOL = 8  # batches drawn together and sorted by length, so that little is padding
 
 
@@ -33,7 +34,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--batch-size", type=int, default=16, help="dialogues a step")
     parser.add_argument("--lr", type=float, default=2.5e-3)
     parser.add_argument(
-        "--decision-weight", type=float, default=8.0, help="weight of a turn's first token"
+        "--decision-weight", type=float, default=4.0, help="weight of a turn's first four tokens"
     )
     parser.add_argument("--seed", type=int, default=20261130)
     parser.add_argument("--threads", type=int, default=1)
@@ -146,7 +147,7 @@ class Batches:
 def loss_of(model, ids, mask, decision_weight: float = 1.0):
     """Mean cross-entropy in nats over the assistant's tokens; the head runs on those alone.
 
-    `decision_weight` is the weight of each turn's first token, which decides whether to call.
+    `decision_weight` is the weight of each turn's first tokens, which decide whether to call.
     """
     import torch
 
@@ -155,7 +156,9 @@ def loss_of(model, ids, mask, decision_weight: float = 1.0):
     losses = torch.nn.functional.cross_entropy(
         model.lm_head(hidden[targets]), ids[:, 1:][targets], reduction="none"
     )
-    weights = 1.0 + (decision_weight - 1.0) * (targets & ~mask[:, :-1])[targets]
+    opening = targets.clone()
+    opening[:, _OPENING:] &= ~targets[:, :-_OPENING]
+    weights = 1.0 + (decision_weight - 1.0) * opening[targets]
     return (losses * weights).sum() / weights.sum()
 
 
