@@ -1,1 +1,1 @@
-"""Questions asked of the decoding loop. Write ``from eval import k2vv``, never ``import eval.x``."""
+"""Questions asked of the decoding loop. Write ``from eval import k2vv``, not ``import eval.x``."""

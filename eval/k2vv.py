@@ -158,8 +158,8 @@ class _Run:
         print(f"written to {args.output}: comparison.json, {', '.join(f.name for f in figures)}")
         return self._failures(rows)
 
-    def _mode(self, mode: str) -> tuple[list, float]:
-        """Run what is not done yet of one mode; all its rows, and the seconds this took."""
+    def _mode(self, mode: str) -> tuple[list, float | None]:
+        """Run what is not done yet of one mode; all its rows, and the seconds of a whole run."""
         from eval.engines import HfEngine
         from eval.progress import Progress
         from eval.records import ResultsFile, summarise
@@ -193,7 +193,8 @@ class _Run:
                     expected={line.data_index for line in self.requests},
                 )
                 _write_json(folder / "summary.json", summary)
-        return rows, time.monotonic() - clock
+        # A resumed run's clock says nothing about the whole.
+        return rows, None if done else time.monotonic() - clock
 
     def _sampling(self):
         from eval.engines import Sampling

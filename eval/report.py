@@ -138,6 +138,11 @@ def _describe(
             "by_kind": dict(Counter(one.kind for one in found)),
             "first": [{"data_index": one.data_index, "kind": one.kind} for one in found[:_LISTED]],
         },
+        "near_ties": [
+            {"data_index": row.data_index} | (tie if isinstance(tie, dict) else {"position": tie})
+            for row in rows
+            for tie in row.masked_sampling.get("near_ties") or []
+        ],
         "tokens": {
             key: sum(row.usage.get(f"{key}_tokens", 0) for row in rows)
             for key in ("prompt", "completion")

@@ -172,6 +172,10 @@ def _remarks(comparison: Mapping[str, Any]) -> list[str]:
             "Where the grammar did not intervene, the trigger decision is the same in "
             f"{_agreement(coupled['trigger'])}."
         )
+    ties = {mode: len(run["near_ties"]) for mode, run in comparison["modes"].items()}
+    if any(ties.values()):
+        counts = ", ".join(f"{n:,} {mode}" for mode, n in ties.items())
+        lines.append(f"Draws that another batch may decide otherwise (near ties): {counts}.")
     for mode, run in comparison["modes"].items():
         for kind, n in run["inconsistencies"]["by_kind"].items():
             lines.append(f"Inconsistent, {mode}: {said(kind)} ({n:,}).")

@@ -149,16 +149,17 @@ def check_device(name: str, tensor: torch.Tensor, logits: torch.Tensor) -> None:
         )
 
 
-def check_parameter(name: str, value, rows: int):
+def check_parameter(name: str, value, logits: torch.Tensor):
     """Check one sampling parameter: a number, or a tensor [B] (0-dimensional counts as a number).
 
     Returns:
-        A Python number, or the tensor unchanged. Elements of a tensor on an accelerator are not
-        read.
+        A Python number, or the tensor unchanged. It may lie on the host, or beside the logits;
+        elements on an accelerator are not read.
     """
     allowed = RANGES[name]
     if not isinstance(value, torch.Tensor):
         return _check_number(name, value, allowed)
+    rows = logits.shape[0]
     wanted = _INTEGER_DTYPES if allowed.integer else _FLOAT_DTYPES + _INTEGER_DTYPES
     if value.dtype not in wanted:
         kind = "an integer" if allowed.integer else "a floating-point"
@@ -173,7 +174,9 @@ def check_parameter(name: str, value, rows: int):
             f"{name} must be a number or have shape [{rows}], one value a row of logits, "
             f"got shape {tuple(value.shape)}; expand it to the batch"
         )
-    if value.device.type == "cpu":
+    if value.device.type != "cpu":
+        check_device(name, value, logits)
+    else:
         host = (value if allowed.integer else value.double()).numpy()
         inside = allowed.holds(host)
         if not inside.all():

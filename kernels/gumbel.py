@@ -16,6 +16,8 @@ The arrays here are numpy's: it has the unsigned integers, rounds every operatio
 call on a few hundred tokens costs a fraction of torch's. This module never imports triton.
 """
 
+import sys
+
 import numpy as np
 
 PHILOX_M0, PHILOX_M1 = 0xD2511F53, 0xCD9E8D57
@@ -50,9 +52,12 @@ LOG1P_COEFFICIENTS = (
 SQRT_HALF_BITS = 0x3F3504F3
 
 _F32 = np.float32
+# Place of the upper half of a uint64 seen as two uint32.
+_TOP = int(sys.byteorder == "little")
 # Arrays, not scalars: numpy converts a scalar anew in every call.
 _32 = np.array([32], np.uint64)
 _LOW = np.array([0xFFFFFFFF], np.uint64)
+_LANE_SHIFT = np.array([32, 0], np.uint64)
 _MULTIPLIER = np.array([PHILOX_M0, PHILOX_M1], np.uint64)
 _WEYL = np.array([PHILOX_W0 << 32, PHILOX_W1 << 32], np.uint64)
 
@@ -85,12 +90,13 @@ def _philox_rounds(state: np.ndarray, key: np.ndarray) -> np.ndarray:
     multiplier = _MULTIPLIER.reshape(2, *[1] * (len(shape) - 1))
     weyl = _WEYL.reshape(2, *[1] * (len(shape) - 1))
     product = np.empty_like(state)
+    crossed = product[::-1]
     for _ in range(PHILOX_ROUNDS):
         np.right_shift(state, _32, out=product)
         np.multiply(product, multiplier, out=product)
         np.left_shift(state, _32, out=state)
         np.bitwise_xor(state, key, out=state)
-        np.bitwise_xor(state, product[::-1], out=state)
+        np.bitwise_xor(state, crossed, out=state)
         np.add(key, weyl, out=key)
     return state
 
@@ -102,12 +108,9 @@ def random_bits(seed, position, stream, ids: np.ndarray) -> np.ndarray:
         seed: int64; position, stream: taken modulo 2**32. Numbers, or arrays [N].
         ids: int64 token ids [N].
     """
-    state = np.empty((2, *ids.shape), np.uint64)
-    state[0] = _pair(ids >> 2, position)
-    state[1] = _pair(stream, 0)
-    state = _philox_rounds(state, _key(seed))
+    state = _philox_rounds(_state(ids.shape, ids >> 2, position, stream), _key(seed))
     half = np.where(ids & 2, state[1], state[0])
-    return (half >> ((~ids & 1) << 5).astype(np.uint64)).astype(np.uint32)
+    return (half >> _LANE_SHIFT[ids & 1]).astype(np.uint32)
 
 
 def random_bits_range(
@@ -118,14 +121,11 @@ def random_bits_range(
     Four tokens share a counter, so a token costs a quarter of what it costs in `random_bits`.
     """
     rows, blocks = len(seed), (size + 3) // 4
-    state = np.empty((2, rows, blocks), np.uint64)
-    state[0] = _pair(np.arange(blocks), position[:, None])
-    state[1] = _pair(stream[:, None], 0)
-    state = _philox_rounds(state, _key(seed[:, None]))
+    state = _state((rows, blocks), np.arange(blocks), position[:, None], stream[:, None])
+    halves = _philox_rounds(state, _key(seed[:, None])).view(np.uint32)
     words = np.empty((rows, blocks, 4), np.uint32)
-    for half in (0, 1):
-        words[..., 2 * half] = state[half] >> _32
-        words[..., 2 * half + 1] = state[half]  # the cast keeps the low word
+    for lane in range(4):
+        words[..., lane] = halves[lane >> 1, :, lane & 1 ^ _TOP :: 2]
     return words.reshape(rows, blocks * 4)[:, :size]
 
 
@@ -181,14 +181,21 @@ def _log_pair(k: np.ndarray, f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return head, rest + (f - (head - base))
 
 
-def _int64(value) -> np.ndarray:
-    return np.asarray(value, np.int64)
-
-
 def _key(seed) -> np.ndarray:
-    seed = np.atleast_1d(_int64(seed)).view(np.uint64)
-    return np.stack((seed << _32, seed >> _32 << _32))
+    """The key as `_philox_rounds` wants it, of an int64 number or array."""
+    seed = np.atleast_1d(np.asarray(seed, np.int64))
+    key = np.empty((2, *seed.shape), np.int64)
+    np.left_shift(seed, 32, out=key[0])
+    np.bitwise_and(seed, -1 << 32, out=key[1])
+    return key.view(np.uint64)
 
 
-def _pair(first, second) -> np.ndarray:
-    return _int64(first).astype(np.uint64) << _32 | _int64(second).astype(np.uint64) & _LOW
+def _state(shape, block, position, stream) -> np.ndarray:
+    """The counter (block, position, stream, 0) as `_philox_rounds` wants it, [2, *shape]."""
+    state = np.empty((2, *shape), np.int64)
+    state[0] = block
+    state[0] <<= 32
+    state[0] |= np.bitwise_and(position, 0xFFFFFFFF, dtype=np.int64)
+    state[1] = stream
+    state[1] <<= 32
+    return state.view(np.uint64)

@@ -146,7 +146,7 @@ def test_the_reference_keeps_what_the_contract_says(call):
     z = reference.scaled_logits(prepared, parameters, rows)
     good = reference.row_status(z, allowed) == reference.Status.OK
     z = z.masked_fill(~allowed | ~good[:, None], -torch.inf)
-    kept = reference.kept_tokens(z, parameters) & (z > -torch.inf)
+    kept = reference.kept_tokens(z, parameters.take(rows)) & (z > -torch.inf)
     for row in np.flatnonzero(good.numpy()):
         values = z[row].double().numpy()
         value, weight = np.unique(values[values > -np.inf], return_counts=True)

@@ -94,6 +94,8 @@ def test_parameter_tensors_have_one_value_a_row():
         call(seed=torch.zeros(3))
     with pytest.raises(TypeError, match=r"temperature must be a number or a floating-point"):
         call(temperature=torch.ones(3, dtype=torch.bool))
+    with pytest.raises(ValueError, match=r"seed must be on cpu.*got meta; move it"):
+        call(seed=torch.zeros(3, dtype=torch.int64, device="meta"))
 
 
 def test_numbers_of_every_kind_are_numbers():

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-COMMANDS = ("eval.k2vv", "eval.bundle", "sampler.nano.train")
+COMMANDS = ("eval.k2vv", "eval.bundle", "eval.nano_curve", "sampler.nano.train")
 
 
 def run(code: str, **env: str) -> subprocess.CompletedProcess:

@@ -1,5 +1,6 @@
 """One call of `masked_sample`: its arguments checked and brought to one form, and its result."""
 
+import functools
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
@@ -90,9 +91,8 @@ def prepare(
         checks.check_bitmask(bitmask, logits, vocab_size)
     if constrained is not None:
         checks.check_constrained(constrained, bitmask, logits)
-    rows = logits.shape[0]
     for name, value in parameters.items():
-        parameters[name] = checks.check_parameter(name, value, rows)
+        parameters[name] = checks.check_parameter(name, value, logits)
     return Call(logits, bitmask, constrained, vocab_size, return_stats=return_stats, **parameters)
 
 
@@ -119,27 +119,11 @@ class Parameters(NamedTuple):
     @classmethod
     def of(cls, call: Call) -> "Parameters":
         rows = call.logits.shape[0]
-
-        def vector(value, dtype):
-            if isinstance(value, torch.Tensor):
-                return value.to(dtype).numpy()
-            return np.full(rows, value, _NUMPY_DTYPE[dtype])
-
-        temperature = vector(call.temperature, torch.float32)
-        greedy = temperature < np.float32(checks.GREEDY_BELOW)
-        min_p = vector(call.min_p, torch.float32)
-        with np.errstate(divide="ignore"):
-            log_min_p = np.log(min_p, dtype=np.float64).astype(np.float32)
-        return cls(
-            greedy=greedy,
-            inverse_temperature=1 / np.where(greedy, np.float32(1.0), temperature),
-            top_k=vector(call.top_k, torch.int64),
-            top_p=np.maximum(vector(call.top_p, torch.float32), TOP_P_LOWEST).astype(np.float64),
-            log_min_p=log_min_p,
-            seed=vector(call.seed, torch.int64),
-            position=vector(call.position, torch.int64),
-            stream=vector(call.stream, torch.int64),
-        )
+        shape = (call.temperature, call.top_k, call.top_p, call.min_p)
+        vary = any(isinstance(value, torch.Tensor) for value in shape)
+        columns = _columns(*shape, rows) if vary else _cached_columns(*shape, rows)
+        key = (call.seed, call.position, call.stream)
+        return cls(*columns, *(_column(value, torch.int64, rows) for value in key))
 
     def take(self, rows: np.ndarray) -> "Parameters":
         """The parameters of some rows, by index or by a bool array."""
@@ -147,3 +131,33 @@ class Parameters(NamedTuple):
 
 
 _NUMPY_DTYPE = {torch.float32: np.float32, torch.int64: np.int64}
+
+
+def _column(value, dtype: torch.dtype, rows: int) -> np.ndarray:
+    if isinstance(value, torch.Tensor):
+        return value.to(dtype).numpy()
+    return np.full(rows, value, _NUMPY_DTYPE[dtype])
+
+
+def _columns(temperature, top_k, top_p, min_p, rows: int) -> tuple[np.ndarray, ...]:
+    """The columns of `Parameters` that shape the distribution."""
+    temperature = _column(temperature, torch.float32, rows)
+    greedy = temperature < np.float32(checks.GREEDY_BELOW)
+    with np.errstate(divide="ignore"):
+        log_min_p = np.log(_column(min_p, torch.float32, rows), dtype=np.float64)
+    return (
+        greedy,
+        1 / np.where(greedy, np.float32(1.0), temperature),
+        _column(top_k, torch.int64, rows),
+        np.maximum(_column(top_p, torch.float32, rows), TOP_P_LOWEST).astype(np.float64),
+        log_min_p.astype(np.float32),
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def _cached_columns(temperature, top_k, top_p, min_p, rows: int) -> tuple[np.ndarray, ...]:
+    # Numbers come again step after step of a decoding loop, and dozens of small arrays take time.
+    columns = _columns(temperature, top_k, top_p, min_p, rows)
+    for column in columns:
+        column.flags.writeable = False
+    return columns

@@ -82,15 +82,6 @@ def quanta(weight: np.ndarray) -> np.ndarray:
     return np.rint(scaled, out=scaled)
 
 
-def has_cut(parameters: Parameters, size: int) -> bool:
-    """Whether any row drops tokens."""
-    return bool(
-        (parameters.top_p < 1.0).any()
-        or ((parameters.top_k > 0) & (parameters.top_k < size)).any()
-        or (parameters.log_min_p > NEG_INF).any()
-    )
-
-
 def lower_bound(
     z: np.ndarray, top: np.ndarray, mass: np.ndarray, parameters: Parameters
 ) -> np.ndarray:
@@ -161,7 +152,7 @@ def finalists(candidates: Candidates, top: np.ndarray, parameters: Parameters) -
     bits = gumbel.random_bits(
         parameters.seed[row], parameters.position[row], parameters.stream[row], candidates.token
     )
-    share = weights(candidates.z, top[row]) / gumbel.uniform(bits)
+    share = weights(candidates.z, top[row]) / _chance(bits)
     best = np.maximum.reduceat(share, starts)
     # Every candidate of a greedy row equals its top: all go on.
     best[parameters.greedy] = 0.0
@@ -179,7 +170,8 @@ def dense_finalists(
     bits = gumbel.random_bits_range(
         parameters.seed, parameters.position, parameters.stream, z.shape[1]
     )
-    share = weight / gumbel.uniform(bits)
+    share = _chance(bits)
+    np.divide(weight, share, out=share)
     share *= enters
     best = share.max(1)
     best[parameters.greedy] = 0.0
@@ -203,6 +195,13 @@ def winners(final: Candidates, greedy: np.ndarray) -> np.ndarray:
     best = np.maximum.reduceat(score, row.searchsorted(np.arange(rows)))
     equal = np.flatnonzero(score == best[row])
     return close[equal[row[equal].searchsorted(np.arange(rows))]]
+
+
+def _chance(bits: np.ndarray) -> np.ndarray:
+    # v but for its scale and its last step: a contest needs no more.
+    chance = bits.astype(np.float32)
+    chance += np.float32(0.5)
+    return chance
 
 
 def _tolerance(top: np.ndarray) -> np.ndarray:

@@ -33,7 +33,6 @@ from kernels.masked_sample.torch_draw import (
     Candidates,
     dense_finalists,
     finalists,
-    has_cut,
     kept_range,
     lower_bound,
     quanta,
@@ -49,9 +48,9 @@ def sample_rows(call: Call) -> Sample:
         for block in blocks(call, rows.parameters):
             rows.add(block)
         rows.draw_pending()
+        logprob = rows.logprob()
         stats = _stats(call, rows) if call.return_stats else None
-    token, logprob, status = map(torch.from_numpy, (rows.token, rows.logprob(), rows.status))
-    return Sample(token, logprob, status, stats)
+    return Sample(*map(torch.from_numpy, (rows.token, logprob, rows.status)), stats)
 
 
 class _Rows:
@@ -61,13 +60,15 @@ class _Rows:
         batch = call.logits.shape[0]
         self.call = call
         self.parameters = Parameters.of(call)
-        self.cut = has_cut(self.parameters, call.vocab_size)
-        self.top = np.full(batch, np.nan, np.float32)
-        self.mass = np.full(batch, np.nan)
+        self.cut = _some(call.top_p, lambda p: p < 1) or _some(call.min_p, lambda p: p > 0)
+        self.cut |= _some(call.top_k, lambda k: (k > 0) & (k < call.vocab_size))
+        self.greedy = bool(self.parameters.greedy.any())
+        self.top = np.zeros(batch, np.float32)
+        self.mass = np.zeros(batch)
         self.token = np.zeros(batch, np.int64)
         self.z_token = np.zeros(batch)
         self.status = np.zeros(batch, np.int8)
-        self.entropy = np.full(batch, np.nan, np.float32)
+        self.entropy = np.full(batch, np.nan, np.float32) if call.return_stats else None
         self.pending: list[Candidates] = []
 
     def logprob(self) -> np.ndarray:
@@ -100,7 +101,8 @@ class _Rows:
             self.entropy[rows] = np.log(mass / WEIGHT_SCALE) - expected
 
         low = lower_bound(z, top, mass, parameters) if self.cut else top - REACH
-        low = np.where(parameters.greedy, top, low)
+        if self.greedy:
+            low = np.where(parameters.greedy, top, low)
         enters = z >= low[:, None]
         if ids is not None or 4 * np.count_nonzero(enters) <= z.size:
             self.pending.append(Candidates.of(rows, np.flatnonzero(enters), z, ids))
@@ -155,10 +157,16 @@ class _Rows:
         self.z_token[candidates.rows] = candidates.z[chosen]
 
     def _set_aside(self, rows: np.ndarray, top: np.ndarray) -> None:
+        self.top[rows] = np.nan
         allowed = reference.allowed_tokens(self.call, rows)
         self.token[rows] = reference.lowest_allowed(allowed).numpy()
         infinite = np.where(top > 0, Status.POSINF, Status.EMPTY)
         self.status[rows] = np.where(np.isnan(top), Status.NAN, infinite)
+
+
+def _some(value, test) -> bool:
+    """Whether a number, or an element of a tensor, passes a test."""
+    return bool(test(value).any() if isinstance(value, torch.Tensor) else test(value))
 
 
 def _stats(call: Call, rows: _Rows) -> Stats:

@@ -30,11 +30,14 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--output", type=Path, default=Path("runs/nano"), help="checkpoint folder")
     parser.add_argument("--export", type=Path, help="write the finished model's files here")
-    parser.add_argument("--steps", type=int, default=3500)
+    parser.add_argument("--steps", type=int, default=3300)
     parser.add_argument("--batch-size", type=int, default=16, help="dialogues a step")
     parser.add_argument("--lr", type=float, default=2.5e-3)
     parser.add_argument(
         "--decision-weight", type=float, default=4.0, help="weight of a turn's first four tokens"
+    )
+    parser.add_argument(
+        "--looking-weight", type=float, default=0.3, help="weight of the supervised head's loss"
     )
     parser.add_argument("--seed", type=int, default=20261130)
     parser.add_argument("--threads", type=int, default=1)
@@ -90,13 +93,15 @@ def make_model(tokenizer, seed: int):
 
 
 class Batches:
-    """Batches of tokens and targets: step -> (ids int64[B, T], loss mask bool[B, T])."""
+    """step -> ids int64[B, T], loss mask bool[B, T], points (row, topic, where it is found)."""
 
     def __init__(self, tokenizer, batch_size: int, seed: int):
         self.tokenizer, self.batch_size, self.seed = tokenizer, batch_size, seed
         self.block, self.batches = -1, []
         self.turn = tokenizer.convert_tokens_to_ids("<|im_start|>")
         self.end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+        marks = (":", " ", "<tool_call>")
+        self.marks = [tokenizer(mark, add_special_tokens=False).input_ids[0] for mark in marks]
         self.header = tokenizer("assistant\n", add_special_tokens=False).input_ids
 
     def encode(self, dialogue) -> tuple[list[int], list[bool]]:
@@ -125,6 +130,8 @@ class Batches:
     def __getitem__(self, step: int):
         import torch
 
+        from sampler.nano.looking import places
+
         block, index = divmod(step, _POOL)
         if block != self.block:
             rng = Random(f"{self.seed}-{block}")
@@ -141,7 +148,12 @@ class Batches:
         for row, (tokens, targets) in enumerate(rows):
             ids[row, : len(tokens)] = torch.tensor(tokens)
             mask[row, : len(tokens)] = torch.tensor(targets)
-        return ids, mask
+        points = [
+            (row, *place)
+            for row, (tokens, targets) in enumerate(rows)
+            for place in places(tokens, targets, *self.marks)
+        ]
+        return ids, mask, points
 
 
 def loss_of(model, ids, mask, decision_weight: float = 1.0):
@@ -187,12 +199,15 @@ def held_out_loss(model, batches: Batches, change: bool) -> float:
             probe.batches = [
                 [probe.encode(dialogue(rng, change=change, held_out=True)) for _ in range(16)]
             ]
-            total += loss_of(model, *probe[0]).item()
+            ids, mask, _ = probe[0]
+            total += loss_of(model, ids, mask).item()
     return total / 4
 
 
 def train(args: argparse.Namespace) -> None:
     import torch
+
+    from sampler.nano.looking import Looking
 
     torch.set_num_threads(args.threads)
     args.output.mkdir(parents=True, exist_ok=True)
@@ -206,6 +221,7 @@ def train(args: argparse.Namespace) -> None:
         tokenizer = make_tokenizer(args.seed)
         tokenizer.save_pretrained(tokenizer_dir)
     model = make_model(tokenizer, args.seed)
+    looking = Looking(model)
     optimizer = make_optimizer(model, args.lr)
     start, seconds = 0, 0.0
     if checkpoint.exists():
@@ -213,6 +229,7 @@ def train(args: argparse.Namespace) -> None:
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         start, seconds = state["step"], state["seconds"]
+        _forget_after(args.output / "curve.csv", start)
         print(f"resuming at step {start}", file=sys.stderr)
 
     batches = Batches(tokenizer, args.batch_size, args.seed)
@@ -220,15 +237,16 @@ def train(args: argparse.Namespace) -> None:
     for step in range(start, args.steps):
         left = (args.steps - step) / (args.steps * _DECAY)
         rate = args.lr * min(1.0, (step + 1) / 100, left)
-        ids, mask = batches[step]
+        ids, mask, points = batches[step]
         loss = loss_of(model, ids, mask, args.decision_weight)
-        loss.backward()
+        looks = looking.loss(points)
+        (loss + args.looking_weight * looks).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for group in optimizer.param_groups:
             group["lr"] = rate
         optimizer.step()
         optimizer.zero_grad()
-        running.append(loss.item())
+        running.append((loss.item(), looks.item()))
         tokens += ids.numel()
         done = step + 1
         if done % 50 == 0:
@@ -255,6 +273,14 @@ def train(args: argparse.Namespace) -> None:
     export(model, tokenizer, args, args.export or args.output / "model")
 
 
+def _forget_after(curve: Path, step: int) -> None:
+    """Drop what a killed run logged after its last checkpoint: it is trained, and logged, again."""
+    if curve.exists():
+        lines = curve.read_text().splitlines(keepends=True)
+        kept = [line for line in lines[1:] if int(line.split(",")[0]) <= step]
+        curve.write_text("".join(lines[:1] + kept))
+
+
 def _log(folder: Path, step: int, seconds: float, running, tokens, model, batches) -> None:
     path = folder / "curve.csv"
     new = not path.exists()
@@ -262,7 +288,8 @@ def _log(folder: Path, step: int, seconds: float, running, tokens, model, batche
     row = {
         "step": step,
         "seconds": round(seconds, 1),
-        "loss": round(sum(running) / len(running), 5),
+        "loss": round(sum(loss for loss, _ in running) / len(running), 5),
+        "looking": round(sum(looks for _, looks in running) / len(running), 5),
         "padded_tokens": tokens,
         "held_out_as_trained": round(held_out_loss(model, batches, False), 5) if probe else "",
         "held_out_changed": round(held_out_loss(model, batches, True), 5) if probe else "",
