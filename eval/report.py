@@ -43,8 +43,8 @@ def compare(
     """Everything there is to say about one or two runs of the same requests, ready for JSON.
 
     Rows of other requests than these are left out. A run that did not happen is None, and what
-    needs it is then None in the result; so is the trigger confusion without a reference. Trigger
-    decisions are those of the requests with tool_choice auto.
+    needs it is then None in the result; so is the trigger confusion without a reference, or without
+    any request of tool_choice auto: only those leave the decision to the model.
 
     settings: what to state with the numbers, in the order to state it in (temperature, top_p,
         seed, scope, schema mode).
@@ -163,9 +163,9 @@ def _trigger(
     reference: list[ResultRow] | None,
     group: Mapping[int, str],
 ) -> dict[str, Any] | None:
-    if reference is None:
-        return None
     free_choice = asked_freely(requests)
+    if reference is None or not free_choice:
+        return None
     overall = trigger(rows, reference, free_choice).as_dict()
     parts = {
         name: trigger(rows, reference, {i for i in free_choice if group[i] == name}).as_dict()

@@ -3,6 +3,7 @@
 import json
 import math
 from random import Random
+from types import SimpleNamespace
 
 import jsonschema
 import numpy as np
@@ -241,8 +242,6 @@ def test_near_ties_are_recorded(loaded):
         get_input_embeddings = get_output_embeddings
 
         def forward(self, input_ids, **arguments):
-            from types import SimpleNamespace
-
             return SimpleNamespace(logits=self.logits.expand(len(input_ids), 1, 8))
 
     class Tokenizer:
@@ -265,6 +264,44 @@ def test_near_ties_are_recorded(loaded):
             tie = done.near_ties[0]
             assert (tie.token, tie.runner_up) == (3, 5)
             assert tie.margin == pytest.approx(gap, abs=1e-6)
+
+
+def test_a_model_in_love_with_whitespace_still_ends(loaded):
+    class Whitespace(torch.nn.Module):
+        """Prefers, at every step, a space, then a newline, then the lowest id."""
+
+        def __init__(self):
+            super().__init__()
+            self.config = loaded.model.config
+            self.logits = -torch.arange(loaded.vocab_size).float()
+            for text, value in ((" ", 2.0), ("\n", 1.0)):
+                self.logits[loaded.tokenizer(text, add_special_tokens=False).input_ids] = value
+
+        def get_output_embeddings(self):
+            return loaded.model.get_output_embeddings()
+
+        get_input_embeddings = get_output_embeddings
+
+        def forward(self, input_ids, **arguments):
+            return SimpleNamespace(logits=self.logits.expand(len(input_ids), 1, -1))
+
+    properties = {"loud": {"type": "boolean"}, "mode": {"type": "string", "enum": ["a", "b"]}}
+    parameters = {"type": "object", "properties": properties, "required": ["loud", "mode"]}
+    body = {
+        "messages": [{"role": "user", "content": "go"}],
+        "tools": [{"type": "function", "function": {"name": "f", "parameters": parameters}}],
+        "tool_choice": {"type": "function", "function": {"name": "f"}},
+    }
+    prompt = Chat(loaded, schema_mode="strict").prepare(body)
+    [done] = generate(
+        Whitespace(),
+        [Request(prompt.ids, SamplingParams(temperature=0, max_tokens=200), prompt.grammar)],
+        tokenizer=loaded.tokenizer,
+        stop_token_ids=loaded.stop_token_ids,
+    )
+    assert done.finish_reason == "stop"
+    call = json.loads(done.text.removeprefix("<tool_call>").removesuffix("</tool_call>"))
+    jsonschema.Draft202012Validator(parameters).validate(call["arguments"])
 
 
 @pytest.mark.parametrize("impl", ["torch", "reference"])
