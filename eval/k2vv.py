@@ -11,7 +11,6 @@ import json
 import sys
 import time
 from datetime import datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +97,7 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """Run; returns the exit code: 0, 1 (some request failed), 2 (bad input), 130 (Ctrl-C)."""
     args = build_parser().parse_args(argv)
+    args.argv = sys.argv[1:] if argv is None else argv
     try:
         return _Run(args).run()
     except KeyboardInterrupt:
@@ -133,6 +133,7 @@ class _Run:
     def run(self) -> int:
         from rich.console import Console
 
+        from eval.provenance import provenance
         from eval.report import compare, draw, print_tables
         from sampler.model import load
 
@@ -152,6 +153,7 @@ class _Run:
             seconds=seconds,
             notes=self.notes,
         )
+        comparison["provenance"] = provenance("eval.k2vv", args.argv)
         _write_json(args.output / "comparison.json", comparison)
         print_tables(comparison, Console())
         figures = draw(comparison, args.output)
@@ -241,6 +243,8 @@ class _Run:
 
     def _run_key(self, mode: str) -> dict[str, Any]:
         """What two rows must share to be of one run."""
+        from eval.provenance import versions
+
         args = self.args
         names = ("temperature", "top_p", "top_k", "min_p", "max_tokens", "seed", "dtype")
         key = {"model": args.model, "weights": _fingerprint(self.loaded.model), "mode": mode}
@@ -249,8 +253,7 @@ class _Run:
             key |= self._policy()
         else:
             key |= {"format": args.tool_call_parser}
-        packages = ("masked-sampling", "torch", "transformers", "xgrammar")
-        return key | {"versions": {name: _version(name) for name in packages}}
+        return key | {"versions": versions()}
 
     def _failures(self, rows: dict[str, list]) -> int:
         """Say which requests failed; 0 without any, else 1, or 2 where a request itself is bad."""
@@ -288,13 +291,6 @@ def _fingerprint(model: Any) -> str:
         total = tensor.double().sum().item() if tensor.numel() < 2**27 else tensor[0].sum().item()
         digest.update(f"{name} {tuple(tensor.shape)} {total!r}".encode())
     return digest.hexdigest()[:16]
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:
