@@ -24,7 +24,7 @@ format: $(VENV)/.dev
 	$(RUN) -m ruff format .
 
 clean:
-	rm -rf $(VENV) runs build *.egg-info
+	rm -rf $(VENV) build *.egg-info
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

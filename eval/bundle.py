@@ -1,7 +1,8 @@
 """Make the bundled workload: ``python -m eval.bundle`` writes requests and reference.
 
-300 requests with values that training never shows, half with the tools as trained, half under
-changed conventions; the labels are the generator's, in K2VV's result format.
+300 requests, half with the tools as trained, half under changed conventions. Their text values are
+held out from training wherever a pool has enough words for that; the labels are the generator's, in
+K2VV's result format.
 """
 
 from __future__ import annotations
@@ -104,6 +105,8 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m eval.bundle", description=__doc__)
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "data")
     args = parser.parse_args(argv)
+    if args.output.is_file():
+        parser.error(f"--output must be a folder, {args.output} is a file")
     print(f"{write(args.output)} requests written to {args.output}", file=sys.stderr)
     return 0
 

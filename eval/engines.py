@@ -21,16 +21,16 @@ from sampler.params import Completion, Request, SamplingParams
 _FIELDS = ("temperature", "top_p", "top_k", "min_p", "seed", "max_tokens", "stop")
 # Spreads neighbouring requests over the seeds, so that no two share their noise.
 _SEED_STRIDE = 1_000_003
-# Where the JSON formats write a call's name.
-_NAME = re.compile(r'"name"\s*:\s*"([^"]*)"')
+# Where the formats write a call's name: as a JSON member, or in an id of kimi_k2's.
+_NAME = re.compile(r'"name"\s*:\s*"([^"]*)"|functions\.([\w.-]+):\d')
 
 
 @dataclass(frozen=True)
 class Sampling:
     """Sampling settings of a run: what is not None goes before the request's own.
 
-    Where neither says anything: temperature 1.0, no cut, 256 tokens, and a seed made from
-    `base_seed` and the request's data_index.
+    Where neither says anything: temperature 1.0, no cut, 256 tokens. A request without a seed of
+    its own gets one made from `base_seed` and its data_index.
     """
 
     temperature: float | None = None
@@ -38,7 +38,6 @@ class Sampling:
     top_k: int | None = None
     min_p: float | None = None
     max_tokens: int | None = None
-    seed: int | None = None
     base_seed: int = 0
 
     def params(self, line: RequestLine) -> SamplingParams:
@@ -86,6 +85,7 @@ class HfEngine:
             try:
                 params = self.sampling.params(line)
                 prompt = self.chat.prepare(line.body)
+                self._check_length(len(prompt.ids), params.max_tokens)
                 requests.append(Request(prompt.ids, params, prompt.grammar, (line, prompt)))
             except Exception as error:
                 # Whatever a request breaks (a schema, a template), it breaks for itself alone.
@@ -101,6 +101,15 @@ class HfEngine:
         )
         for completion in completions:
             yield self._row(completion)
+
+    def _check_length(self, prompt: int, max_tokens: int) -> None:
+        config = self.loaded.model.config.get_text_config()
+        context = getattr(config, "max_position_embeddings", None)
+        if context is not None and prompt + max_tokens > context:
+            raise ValueError(
+                f"the prompt has {prompt:,} tokens and max_tokens is {max_tokens:,}, but the"
+                f" model's context is {context:,}; shorten the prompt or lower max_tokens"
+            )
 
     def _row(self, completion: Completion) -> ResultRow:
         line, prompt = completion.key
@@ -161,7 +170,8 @@ def _answer(completion: Completion, parsed: Parsed) -> tuple[dict[str, Any], str
     calls = list(parsed.tool_calls)
     for problem in attempts:
         named = _NAME.search(problem.text)
-        function = {"name": named[1] if named else "", "arguments": problem.text}
+        name = (named[1] or named[2]) if named else ""
+        function = {"name": name, "arguments": problem.text}
         calls.append({"id": f"unreadable_{len(calls)}", "type": "function", "function": function})
     return {**parsed.message, "tool_calls": calls}, "tool_calls"
 

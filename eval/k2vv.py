@@ -61,7 +61,12 @@ def build_parser() -> argparse.ArgumentParser:
     add("--top-k", type=int)
     add("--min-p", type=float)
     add("--max-tokens", type=int)
-    add("--seed", type=int, default=0, help="each request's noise comes from this and its number")
+    add(
+        "--seed",
+        type=int,
+        default=0,
+        help="noise of requests without a seed of their own, with their number",
+    )
     grammar = parser.add_argument_group("grammar")
     add = grammar.add_argument
     add("--tool-call-parser", default="hermes", help="format of the calls (default: %(default)s)")
@@ -102,12 +107,17 @@ def main(argv: list[str] | None = None) -> int:
         return _Run(args).run()
     except KeyboardInterrupt:
         print(
-            f"\nk2vv: interrupted; what is done stays in {args.output}, the same command resumes",
+            f"\nk2vv: interrupted; what is done stays in {args.output}; to resume, run the same"
+            " command" + (" without --overwrite" if args.overwrite else ""),
             file=sys.stderr,
         )
         return 130
-    except (ValueError, OSError, RuntimeError) as error:
-        print(f"k2vv: error: {error}", file=sys.stderr)
+    except Exception as error:
+        # Nothing that a user typed, and nothing in a model's files, should end in a traceback.
+        known = isinstance(error, (ValueError, OSError, RuntimeError))
+        print(
+            f"k2vv: error: {'' if known else type(error).__name__ + ': '}{error}", file=sys.stderr
+        )
         return 2
 
 
@@ -172,6 +182,8 @@ class _Run:
         with ResultsFile(folder / "results.jsonl", run_key=key, overwrite=args.overwrite) as file:
             self.notes += file.notes
             done = file.done(self.requests)
+            if done:
+                self.notes.append(f"{mode}: {len(done):,} of the rows are from an earlier run.")
             todo = [line for line in self.requests if line.data_index not in done]
             engine = HfEngine(
                 self.loaded,
@@ -181,7 +193,7 @@ class _Run:
                 policy=self._policy(),
             )
             try:
-                with Progress(mode, len(self.requests), done=len(done)) as progress:
+                with Progress(mode, len(self.requests), file.rows(self.requests)) as progress:
                     for row in engine.run(todo):
                         file.append(row)
                         progress.add(row)
@@ -232,7 +244,9 @@ class _Run:
         settings: dict[str, Any] = {}
         for name in ("temperature", "top_p", "top_k", "min_p", "max_tokens"):
             values = sorted({getattr(p, name) for p in params})
-            settings[name] = values[0] if len(values) == 1 else f"{values[0]}..{values[-1]}"
+            if values:
+                one = len(values) == 1
+                settings[name] = values[0] if one else f"{values[0]}..{values[-1]}"
         return {
             **settings,
             "seed": self.args.seed,
@@ -247,7 +261,7 @@ class _Run:
 
         args = self.args
         names = ("temperature", "top_p", "top_k", "min_p", "max_tokens", "seed", "dtype")
-        key = {"model": args.model, "weights": _fingerprint(self.loaded.model), "mode": mode}
+        key = {"model": args.model, "weights": _fingerprint(self.loaded), "mode": mode}
         key |= {name: getattr(args, name) for name in names}
         if mode == "constrained":
             key |= self._policy()
@@ -267,7 +281,7 @@ class _Run:
         return (2 if bad else 1) if failed else 0
 
 
-_BAD_INPUT = ("ValueError", "TypeError", "GrammarError")
+_BAD_INPUT = ("ValueError", "TypeError", "GrammarError", "TemplateError", "TemplateSyntaxError")
 
 
 def _check_numbers(args: argparse.Namespace) -> None:
@@ -282,12 +296,12 @@ def _check_numbers(args: argparse.Namespace) -> None:
             raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
 
 
-def _fingerprint(model: Any) -> str:
-    """A digest of the weights: of every tensor's name, shape and sum."""
+def _fingerprint(loaded: Any) -> str:
+    """A digest of the chat template, and of every tensor's name, shape and sum."""
     import hashlib
 
-    digest = hashlib.sha256()
-    for name, tensor in model.state_dict().items():
+    digest = hashlib.sha256(str(loaded.tokenizer.chat_template).encode())
+    for name, tensor in loaded.model.state_dict().items():
         total = tensor.double().sum().item() if tensor.numel() < 2**27 else tensor[0].sum().item()
         digest.update(f"{name} {tuple(tensor.shape)} {total!r}".encode())
     return digest.hexdigest()[:16]

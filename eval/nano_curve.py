@@ -47,7 +47,11 @@ def main(argv: list[str] | None = None) -> int:
         print(f"nano_curve: error: {args.curve} does not exist", file=sys.stderr)
         return 2
     target = args.output or args.curve.with_suffix(".png")
-    draw(args.curve, target)
+    try:
+        draw(args.curve, target)
+    except (ValueError, KeyError) as error:
+        print(f"nano_curve: error: {args.curve} is no training curve: {error}", file=sys.stderr)
+        return 2
     print(f"written to {target}")
     return 0
 

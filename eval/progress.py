@@ -1,8 +1,9 @@
-"""Progress of a run on stderr: a bar with counts and an ETA, or sparse lines where no terminal."""
+"""Progress of a run on stderr: a bar with counts and an ETA; nothing where no terminal is."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from types import TracebackType
 
 from eval.rows import ResultRow
@@ -14,10 +15,10 @@ class Progress:
     Args:
         title: shown in front.
         total: rows of the whole run.
-        done: rows that an earlier run has already made.
+        rows: those that an earlier run has already made; failed ones are to be made again.
     """
 
-    def __init__(self, title: str, total: int, *, done: int = 0) -> None:
+    def __init__(self, title: str, total: int, rows: Iterable[ResultRow] = ()) -> None:
         from rich.console import Console
         from rich.progress import (
             BarColumn,
@@ -28,7 +29,6 @@ class Progress:
         )
         from rich.progress import Progress as Bar
 
-        self.title, self.total, self.count = title, total, done
         self.calls = self.valid = self.failed = 0
         self.bar = Bar(
             TextColumn("{task.description:<12}"),
@@ -41,7 +41,10 @@ class Progress:
             console=Console(stderr=True),
             disable=not sys.stderr.isatty(),
         )
-        self.task = self.bar.add_task(title, total=total, completed=done, counts="")
+        self.task = self.bar.add_task(title, total=total, counts="")
+        for row in rows:
+            if row.succeeded:
+                self.add(row)
 
     def __enter__(self) -> Progress:
         self.bar.start()
@@ -57,7 +60,6 @@ class Progress:
 
     def add(self, row: ResultRow) -> None:
         """Count one more row."""
-        self.count += 1
         self.calls += row.finish_reason == "tool_calls"
         self.valid += row.tool_calls_valid is True
         self.failed += not row.succeeded

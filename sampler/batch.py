@@ -29,10 +29,16 @@ class CachedBatch:
         )
         lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
         self._mask = (torch.arange(longest, device=device) >= longest - lengths[:, None]).long()
-        self._cache = DynamicCache(config=model.config)
         # transformers 5.24 renamed the argument.
         forward = inspect.signature(model.forward).parameters
-        self._cache_argument = "cache" if "cache" in forward else "past_key_values"
+        names = [name for name in ("cache", "past_key_values") if name in forward]
+        if not names:
+            raise ValueError(
+                f"{type(model).__name__} takes no KV cache that the loop knows (neither cache nor"
+                " past_key_values); use an attention model"
+            )
+        self._cache_argument = names[0]
+        self._cache = DynamicCache(config=model.config)
 
     def prefill(self) -> torch.Tensor:
         """Logits [B, V] after each prompt."""

@@ -92,7 +92,7 @@ def _draw(
         "seed": torch.tensor([p.seed for p in params], dtype=torch.int64),
         "position": torch.tensor([row.position for row in rows], dtype=torch.int32),
     }
-    if logits.is_cuda:
+    if logits.device.type != "cpu":
         mask, constrained = mask.to(logits.device), constrained.to(logits.device)
         arguments = {name: value.to(logits.device) for name, value in arguments.items()}
     sample = masked_sample(

@@ -83,17 +83,28 @@ def load(
     logging.disable_progress_bar()
     try:
         tokenizer = AutoTokenizer.from_pretrained(where, **arguments)
-        model = AutoModelForCausalLM.from_pretrained(
-            where, dtype=getattr(torch, dtype), **arguments
+        model, report = AutoModelForCausalLM.from_pretrained(
+            where, dtype=getattr(torch, dtype), output_loading_info=True, **arguments
         )
         model = model.to(device).eval()
-    except (OSError, ValueError, RuntimeError, ImportError, KeyError, TypeError) as error:
+    except Exception as error:  # third-party loaders raise whatever they like, bare Exception too
         raise ModelError(f"model {name!r} cannot be loaded: {_sentence(error)}") from error
+    absent = sorted(report.get("missing_keys") or ()) + sorted(
+        str(key) for key in report.get("mismatched_keys") or ()
+    )
+    if absent:
+        raise ModelError(
+            f"model {name!r} lacks {len(absent)} of the weights that its config asks for, the first"
+            f" of them {absent[0]}; they would be random"
+        )
     return _fitted(name, model, tokenizer, notes)
 
 
 def _fitted(name: str, model: Any, tokenizer: Any, notes: tuple[str, ...]) -> LoadedModel:
-    vocab_size = model.get_output_embeddings().weight.shape[0]
+    head = model.get_output_embeddings()
+    if head is None:
+        raise ModelError(f"model {name!r} has no language-model head")
+    vocab_size = head.weight.shape[0]
     if len(tokenizer) > vocab_size:
         raise ModelError(
             f"the tokenizer of {name!r} has {len(tokenizer):,} tokens but the model's logits have"
@@ -104,7 +115,7 @@ def _fitted(name: str, model: Any, tokenizer: Any, notes: tuple[str, ...]) -> Lo
     stops: set[int] = set()
     declared = (
         getattr(model.generation_config, "eos_token_id", None),
-        model.config.eos_token_id,
+        getattr(model.config.get_text_config(), "eos_token_id", None),
         tokenizer.eos_token_id,
     )
     for ids in declared:

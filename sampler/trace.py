@@ -15,7 +15,10 @@ from kernels.masked_sample import Sample, Status, masked_sample
 from sampler.params import Intervention, NearTie
 
 TIE_MARGIN = 1e-3
-"""Nats. About twenty times what a float32 model's logits move with the batch's shape on a CPU."""
+"""Nats, at temperatures from 1 up; below, scores spread as 1 / temperature, and so does this. About
+twenty times what a float32 model's logits move with the batch's shape on a CPU; half-precision
+weights move further, and a token on the edge of a cut may be kept in one batch and not in another.
+"""
 
 _GREEDY_BELOW = 1e-5
 
@@ -44,6 +47,9 @@ class Trace:
         if bool(constrained.any()):
             free = masked_sample(logits, None, impl=impl, **arguments).token
         runner_up, margin = _runner_up(logits, mask, constrained, sample, arguments, impl)
+        temperature = arguments["temperature"]
+        scale = torch.where(temperature < _GREEDY_BELOW, 1.0, temperature).clamp(max=1.0)
+        close = margin < TIE_MARGIN / scale
         for i, trace in enumerate(traces):
             trace._add(
                 int(sample.token[i]),
@@ -51,7 +57,7 @@ class Trace:
                 float(sample.stats.log_removed[i]),
                 mask[i] if bool(constrained[i]) else None,
                 int(runner_up[i]),
-                float(margin[i]),
+                float(margin[i]) if bool(close[i]) else None,
                 int(sample.status[i]) == Status.OK,
             )
 
@@ -65,7 +71,7 @@ class Trace:
             allowed = int(mask[free // 32]) >> (free % 32) & 1
             kind = "cut" if allowed else "forbidden"
             self.interventions.append(Intervention(position, free, token, log_removed, kind))
-        if margin < TIE_MARGIN:
+        if margin is not None:
             self.near_ties.append(NearTie(position, token, runner_up, margin))
 
     def result(self) -> dict[str, Any]:
@@ -80,8 +86,7 @@ class Trace:
 def _runner_up(logits, mask, constrained, sample, arguments, impl):
     """The token [B] that wins when the drawn one is taken away, and by how much it lost [B].
 
-    With a cut, taking a token away lets others in, so a margin may come out too small, not too
-    great: the list of near-ties then errs on the long side.
+    With a cut, taking a token away lets others in, so a margin may come out too small.
     """
     rest = mask.clone()
     rest[~constrained] = -1

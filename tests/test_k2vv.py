@@ -226,6 +226,25 @@ def test_a_schema_that_does_not_compile_fails_its_own_request_alone(tmp_path, ca
     assert (summary["success_count"], summary["failure_count"]) == (2, 1)
 
 
+def test_a_prompt_beyond_the_context_fails_alone(tmp_path, capsys):
+    long = {"messages": [{"role": "user", "content": "word " * 3000}], "tools": [TOOL]}
+    path = requests_file(tmp_path, GOOD, long)
+    out = tmp_path / "out"
+    assert k2vv.main([str(path), "--mode", "free", "--output", str(out)]) == 2
+    assert "the model's context is 2,048" in capsys.readouterr().err
+    rows = {row["data_index"]: row for row in lines_of(out / "free" / "results.jsonl")}
+    assert [rows[i]["status"] for i in (1, 2)] == ["success", "failed"]
+
+
+def test_a_file_of_requests_that_all_fail_still_ends_in_tables(tmp_path, capsys):
+    path = requests_file(tmp_path, {**GOOD, "seed": 2**64})
+    assert k2vv.main([str(path), "--mode", "free", "--output", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr()
+    assert "seed must be a 64-bit integer" in said.err
+    assert "Traceback" not in said.err
+    assert (tmp_path / "out" / "comparison.json").exists()
+
+
 def test_tool_choice_can_be_overridden(tmp_path):
     out = tmp_path / "out"
     arguments = ["--limit", "4", "--tool-choice", "required", "--mode", "constrained"]
@@ -235,7 +254,7 @@ def test_tool_choice_can_be_overridden(tmp_path):
     assert all(row["request"]["tool_choice"] == "required" for row in rows)
 
 
-def test_an_unreadable_call_counts_as_one(tmp_path):
+def test_an_unreadable_call_counts_as_one():
     from eval.engines import _answer
     from grammar.formats import get_format
     from sampler.params import Completion

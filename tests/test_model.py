@@ -67,6 +67,32 @@ def test_a_folder_with_broken_files(tmp_path):
         load(str(tmp_path))
 
 
+def test_weights_that_are_cut_short(tmp_path):
+    shutil.copytree(NANO, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        load(str(tmp_path))
+
+
+def test_weights_that_the_files_lack_are_not_made_up(tmp_path):
+    shutil.copytree(NANO, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"num_hidden_layers": 5}))
+    with pytest.raises(ModelError, match=r"lacks \d+ of the weights .*layers\.4"):
+        load(str(tmp_path))
+
+
+def test_a_tokenizer_with_a_broken_merge(tmp_path):
+    shutil.copytree(NANO, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    tokenizer["model"]["merges"].append(["no such", "piece"])
+    path.write_text(json.dumps(tokenizer))
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        load(str(tmp_path))
+
+
 def test_a_tokenizer_that_does_not_fit(tmp_path):
     shutil.copytree(NANO, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "tokenizer.json"

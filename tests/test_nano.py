@@ -209,13 +209,17 @@ def test_the_loss_is_over_what_the_assistant_writes(tokenizer):
         drawn = dialogue(rng, turns=2)
         ids, mask = batches.encode(drawn)
         written = tokenizer.decode([i for i, m in zip(ids, mask, strict=True) if m])
-        replies = [m for m in [*drawn.messages, drawn.reply()] if m["role"] == "assistant"]
-        assert written.count("<|im_end|>") == len(replies)
-        for reply in replies:
-            for call in reply.get("tool_calls", []):
-                assert call["function"]["arguments"] in written
-            assert (reply["content"] or "") in written
-        assert "user" not in written.split("<|im_end|>")[0].split()[:1]
+        expected = ""
+        for message in [*drawn.messages, drawn.reply()]:
+            if message["role"] == "assistant":
+                calls = "\n".join(
+                    f'<tool_call>\n{{"name": "{f["name"]}", "arguments": {f["arguments"]}}}'
+                    "\n</tool_call>"
+                    for f in (call["function"] for call in message.get("tool_calls", []))
+                )
+                content = message["content"]
+                expected += content + ("\n" if content and calls else "") + calls + "<|im_end|>"
+        assert written == expected
 
 
 def test_the_seeded_heads_copy_before_any_training(tokenizer):

@@ -63,6 +63,8 @@ class Looking:
 
     def loss(self, points: list[tuple[int, int, int]]) -> torch.Tensor:
         """Mean cross-entropy, nats, of the head's attention at (row, position, target) points."""
+        if not points:
+            return self.seen.new_zeros(())
         size = self.model.config.head_dim
         part = slice(HEAD * size, (HEAD + 1) * size)
         attention, seen = self.layer.self_attn, self.seen

@@ -185,7 +185,7 @@ def make_optimizer(model, lr: float):
 
 
 def held_out_loss(model, batches: Batches, change: bool) -> float:
-    """Loss in nats a token on 64 dialogues with values that training never shows."""
+    """Loss in nats a token on 64 dialogues with held-out values."""
     import torch
 
     from sampler.nano.dialogues import dialogue
@@ -277,7 +277,8 @@ def _forget_after(curve: Path, step: int) -> None:
     """Drop what a killed run logged after its last checkpoint: it is trained, and logged, again."""
     if curve.exists():
         lines = curve.read_text().splitlines(keepends=True)
-        kept = [line for line in lines[1:] if int(line.split(",")[0]) <= step]
+        whole = [line for line in lines[1:] if line.count(",") == lines[0].count(",")]
+        kept = [line for line in whole if int(line.split(",")[0]) <= step]
         curve.write_text("".join(lines[:1] + kept))
 
 
@@ -314,8 +315,16 @@ def export(model, tokenizer, args: argparse.Namespace, folder: Path) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    args = build_parser().parse_args(argv)
-    train(args)
+    parser = build_parser()
+    args = parser.parse_args(argv)
+    for name in ("steps", "batch_size", "threads", "save_every"):
+        if getattr(args, name) < 1:
+            parser.error(f"--{name.replace('_', '-')} must be at least 1")
+    try:
+        train(args)
+    except KeyboardInterrupt:
+        print(f"interrupted; the same command resumes from {args.output}", file=sys.stderr)
+        return 130
     return 0
 
 
