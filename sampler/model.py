@@ -184,15 +184,14 @@ def _need_gguf() -> None:
 
 
 def _smollm2() -> tuple[Path | str, tuple[str, ...]]:
+    if _on_hub(_SMOLLM2_HUB):
+        return _SMOLLM2_HUB, ()
     note = f"{_SMOLLM2}: weights from the 4-bit GGUF of {_SMOLLM2_PACKAGE} (Apache 2.0)"
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "masked-sampling"
     cached = cache / "SmolLM2-135M-Instruct.Q4_1.gguf"
-    if not cached.exists():
-        if _on_hub(_SMOLLM2_HUB):
-            return _SMOLLM2_HUB, ()
-        _need_gguf()
-        _unpack_smollm2(cached)
     _need_gguf()
+    if not cached.exists():
+        _unpack_smollm2(cached)
     return cached, (note,)
 
 
