@@ -22,8 +22,6 @@ from kernels.masked_sample.triton_tiles import _tile_kernel
 from kernels.masked_sample.workspace import list_capacity, record_words, workspace_words
 
 SECTOR_BYTES = 32
-# The noise rounds every product, and z is rounded before a peak is taken from it.
-_OPTIONS = {"enable_fp_fusion": False}
 _PARAMETERS = ("temperature", "top_k", "top_p", "min_p", "seed", "position", "stream")
 
 
@@ -38,8 +36,10 @@ class LaunchConfig(NamedTuple):
     """Tiles of a row, up to a power of two."""
     capacity: int
     """Candidates that the row pass holds in registers."""
-    num_warps: int
-    """Four: a thread then has one 16-byte load of 2-byte logits a tile, or two of 4 bytes."""
+    options: dict
+    """num_warps: 128 threads: each has one 16-byte load of 2-byte logits a tile, or two of 4 bytes.
+    enable_fp_fusion: off, as the noise rounds every product, and z is rounded before a peak is
+    taken from it. maxnreg, for NVIDIA: left alone, ptxas stops at 128 registers and spills."""
 
 
 def sample_rows(call: Call, out: Sample | None, workspace: torch.Tensor | None) -> Sample:
@@ -48,7 +48,8 @@ def sample_rows(call: Call, out: Sample | None, workspace: torch.Tensor | None) 
     ``out`` and ``workspace`` are checked, or None to be allocated here.
     """
     logits, batch = call.logits, call.logits.shape[0]
-    config = _launch_config(logits.element_size(), call.vocab_size)
+    warp_size = 64 if torch.version.hip else 32
+    config = _launch_config(logits.element_size(), call.vocab_size, warp_size)
     if out is None:
         out = Sample(
             torch.empty(batch, dtype=torch.int64, device=logits.device),
@@ -64,14 +65,15 @@ def sample_rows(call: Call, out: Sample | None, workspace: torch.Tensor | None) 
     return out._replace(stats=stats)
 
 
-def _launch_config(element_size: int, vocab_size: int) -> LaunchConfig:
+def _launch_config(element_size: int, vocab_size: int, warp_size: int) -> LaunchConfig:
     tiles = triton.cdiv(vocab_size, reference.TILE)
     return LaunchConfig(
         group=SECTOR_BYTES // element_size,
         program_tiles=min(triton.next_power_of_2(tiles), 8),
         row_tiles=triton.next_power_of_2(tiles),
         capacity=list_capacity(vocab_size),
-        num_warps=4,
+        options={"num_warps": 128 // warp_size, "enable_fp_fusion": False}
+        | ({"maxnreg": 168} if warp_size == 32 else {}),
     )
 
 
@@ -102,22 +104,21 @@ def _launch_masked_sample(
     peaks, list_z = floats[:, :tiles], floats[:, tiles : tiles + config.capacity]
     list_ids = floats[:, tiles + config.capacity :].view(torch.int32)
     records = (peaks.stride(0), masses.stride(0))
-    meta = {"num_warps": config.num_warps, **_OPTIONS}
 
     programs = triton.cdiv(triton.cdiv(call.vocab_size, reference.TILE), config.program_tiles)
     _tile_kernel[(batch, programs)](
         *inputs, parameters["temperature"], peaks, masses, *strides, *records, *sizes,
-        GROUP=config.group, PROGRAM_TILES=config.program_tiles, **meta,
+        GROUP=config.group, PROGRAM_TILES=config.program_tiles, **config.options,
     )  # fmt: skip
     _row_kernel[(batch,)](
         *inputs, *parameters.values(), peaks, masses, list_z, list_ids, *out[:3],
         *strides, *records, *sizes,
-        GROUP=config.group, TILES=config.row_tiles, CAPACITY=config.capacity, **meta,
+        GROUP=config.group, TILES=config.row_tiles, CAPACITY=config.capacity, **config.options,
     )  # fmt: skip
     if stats is not None:
         _stats_kernel[(batch,)](
             *inputs, parameters["temperature"], out.status, *stats, *strides, *sizes,
-            GROUP=config.group, **meta,
+            GROUP=config.group, **config.options,
         )  # fmt: skip
 
 

@@ -1,0 +1,33 @@
+"""Triton's interpreter at a bearable speed, for tests and for counting what a kernel touches.
+
+Set ``TRITON_INTERPRET=1`` before triton is first imported; kernels then run on CPU tensors.
+"""
+
+import contextlib
+import functools
+import types
+from collections.abc import Iterator
+
+import triton.language as tl
+from triton.runtime import interpreter
+
+
+@contextlib.contextmanager
+def patched_once() -> Iterator[None]:
+    """Patch triton's language for the interpreter once, for every launch inside.
+
+    The interpreter does that anew at every call of a device function, which takes most of the time
+    of a kernel made of small functions. Nothing can be compiled inside.
+    """
+    patch, np_dtype = interpreter._patch_lang, interpreter._get_np_dtype
+    language = types.FunctionType((lambda: None).__code__, {"tl": tl, "core": tl.core})
+    scope = patch(language)
+    interpreter._patch_lang = lambda function: interpreter._LangPatchScope()
+    cached = functools.cache(np_dtype)
+    # Types of blocks and pointers cannot be hashed; those of scalars are what is asked for.
+    interpreter._get_np_dtype = lambda ty: cached(ty) if type(ty) is tl.dtype else np_dtype(ty)
+    try:
+        yield
+    finally:
+        interpreter._patch_lang, interpreter._get_np_dtype = patch, np_dtype
+        scope.restore()
