@@ -10,7 +10,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str):
-    # `from kernels import X` for an X of Hugging Face's package lands here; say whose package it is.
+    # `from kernels import X` for an X of Hugging Face's package lands here: say whose this is.
     from importlib import metadata
 
     hint = ""

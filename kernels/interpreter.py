@@ -8,8 +8,11 @@ import functools
 import types
 from collections.abc import Iterator
 
+import numpy as np
 import triton.language as tl
 from triton.runtime import interpreter
+
+from kernels import gumbel
 
 
 @contextlib.contextmanager
@@ -31,3 +34,13 @@ def patched_once() -> Iterator[None]:
     finally:
         interpreter._patch_lang, interpreter._get_np_dtype = patch, np_dtype
         scope.restore()
+
+
+def host_noise(seed, position, stream, ids):
+    """`gumbel_triton.gumbel_noise` by its twin, equal bit for bit, at a tenth of the time."""
+    key = (int(word.handle.data.item()) for word in (seed, position, stream))
+    data = ids.handle.data
+    bits = gumbel.random_bits(*key, data.ravel().astype(np.int64))
+    noise = gumbel.gumbel_from_bits(bits).reshape(data.shape)
+    handle = interpreter.TensorHandle(noise, tl.float32)
+    return tl.tensor(handle, tl.block_type(tl.float32, list(data.shape)))

@@ -1,4 +1,4 @@
-"""The Triton path of masked_sample: under the interpreter, compiled, and on a GPU where there is one.
+"""The Triton path of masked_sample: under the interpreter, and on a GPU where there is one.
 
 Whether triton interprets is settled when it is imported, so the tests of the interpreter run this
 file again in a process of their own.
@@ -17,7 +17,6 @@ import torch
 from scipy import stats
 
 from kernels import bitmask as masks
-from kernels import gumbel
 from kernels.masked_sample import Sample, Status, masked_sample, masked_sample_reference
 from kernels.masked_sample.call import prepare
 from kernels.masked_sample.workspace import CAPACITY, workspace_words
@@ -57,18 +56,6 @@ def test_the_contract_holds_under_the_interpreter():
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
 
 
-def host_noise(seed, position, stream, ids):
-    """`gumbel_triton.gumbel_noise` by its twin, equal bit for bit: see test_gumbel."""
-    import triton.language as tl
-    from triton.runtime.interpreter import TensorHandle
-
-    key = (int(word.handle.data.item()) for word in (seed, position, stream))
-    data = ids.handle.data
-    bits = gumbel.random_bits(*key, data.ravel().astype(np.int64))
-    noise = gumbel.gumbel_from_bits(bits).reshape(data.shape)
-    return tl.tensor(TensorHandle(noise, tl.float32), tl.block_type(tl.float32, ids.shape))
-
-
 @pytest.fixture(scope="module")
 def fast():
     from kernels.interpreter import patched_once
@@ -80,6 +67,7 @@ def fast():
 @pytest.fixture
 def draw(fast, monkeypatch):
     """masked_sample by the Triton path, seed 0 and position 0 unless given, outputs NaN before."""
+    from kernels.interpreter import host_noise
     from kernels.masked_sample import triton_rows
 
     monkeypatch.setattr(triton_rows, "gumbel_noise", host_noise)

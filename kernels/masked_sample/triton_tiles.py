@@ -74,7 +74,8 @@ def value(parameter, row):
     parameter = tl.to_tensor(parameter)
     if parameter.dtype.is_ptr():
         return tl.load(parameter + row)
-    return parameter
+    else:
+        return parameter
 
 
 @triton.jit
@@ -90,9 +91,10 @@ def uses_mask(bitmask_ptr, constrained_ptr, row):
     """Whether the row uses its mask."""
     if bitmask_ptr is None:
         return row < 0
-    if constrained_ptr is None:
+    elif constrained_ptr is None:
         return row >= 0
-    return tl.load(constrained_ptr + row) != 0
+    else:
+        return tl.load(constrained_ptr + row) != 0
 
 
 @triton.jit
@@ -102,8 +104,9 @@ def group_bits(bitmask_ptr, masked, tile, vocab_size, GROUP: tl.constexpr):
     inside = group * GROUP < vocab_size
     if bitmask_ptr is None:
         return tl.where(inside, -1, 0)
-    bits = tl.load(bitmask_ptr + group, mask=inside & masked, other=-1).to(tl.int32)
-    return tl.where(inside, bits, 0)
+    else:
+        bits = tl.load(bitmask_ptr + group, mask=inside & masked, other=-1).to(tl.int32)
+        return tl.where(inside, bits, 0)
 
 
 @triton.jit
