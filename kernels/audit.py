@@ -147,7 +147,7 @@ def _production(element_size: int, vocab_size: int, warp_size: int):
     group = {"GROUP": config.group}
     yield _tile_kernel, group | {"PROGRAM_TILES": config.program_tiles}, config.options
     rows = {"TILES": config.row_tiles, "CAPACITY": config.capacity}
-    yield _row_kernel, group | rows, config.options
+    yield _row_kernel, group | rows, config.row_options
     yield _stats_kernel, group, config.options
 
 

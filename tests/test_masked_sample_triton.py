@@ -350,6 +350,11 @@ def test_spare_bits_strides_and_columns_beyond_the_vocabulary(draw):
     logits[:, 69] = 60.0
     sample = draw(logits, bitmask, vocab_size=70)
     assert sample.token.tolist() == [69, 0, 69, 69]
+    flags = torch.tensor([[False, True], [True, True]]).repeat(2, 1)[:, 0]
+    one_word = torch.tensor([[1, 9]] * 4, dtype=torch.int32)[:, ::2][:, :1]
+    zeros = torch.zeros(4, 20)
+    zeros[:, 19] = 60.0
+    assert draw(zeros, one_word, constrained=flags).token.tolist() == [19, 0, 19, 0]
     assert draw(torch.zeros(1, 1)).token.tolist() == [0]
     assert draw(torch.zeros(0, 9)).token.shape == (0,)
 

@@ -37,9 +37,11 @@ class LaunchConfig(NamedTuple):
     capacity: int
     """Candidates that the row pass holds in registers."""
     options: dict
-    """num_warps: 128 threads: each has one 16-byte load of 2-byte logits a tile, or two of 4 bytes.
-    enable_fp_fusion: off, as the noise rounds every product, and z is rounded before a peak is
-    taken from it. maxnreg, for NVIDIA: left alone, ptxas stops at 128 registers and spills."""
+    """num_warps: 128 threads, each of which has one 16-byte load of 2-byte logits a tile, or two of
+    4 bytes. enable_fp_fusion: off, as the noise rounds every product, and z is rounded before a
+    peak is taken from it."""
+    row_options: dict
+    """Of the row pass: maxnreg too, on NVIDIA, where ptxas stops at 128 registers and spills."""
 
 
 def sample_rows(call: Call, out: Sample | None, workspace: torch.Tensor | None) -> Sample:
@@ -67,13 +69,14 @@ def sample_rows(call: Call, out: Sample | None, workspace: torch.Tensor | None) 
 
 def _launch_config(element_size: int, vocab_size: int, warp_size: int) -> LaunchConfig:
     tiles = triton.cdiv(vocab_size, reference.TILE)
+    options = {"num_warps": 128 // warp_size, "enable_fp_fusion": False}
     return LaunchConfig(
         group=SECTOR_BYTES // element_size,
         program_tiles=min(triton.next_power_of_2(tiles), 8),
         row_tiles=triton.next_power_of_2(tiles),
         capacity=list_capacity(vocab_size),
-        options={"num_warps": 128 // warp_size, "enable_fp_fusion": False}
-        | ({"maxnreg": 168} if warp_size == 32 else {}),
+        options=options,
+        row_options=options | ({"maxnreg": 168} if warp_size == 32 else {}),
     )
 
 
@@ -89,10 +92,13 @@ def _launch_masked_sample(
     if not isinstance(call.top_p, torch.Tensor):
         # The launch makes it a float32, which a smaller one would leave as 0.
         parameters["top_p"] = max(call.top_p, float(TOP_P_LOWEST))
-    constrained = None if call.constrained is None else call.constrained.view(torch.int8)
+    constrained = call.constrained
+    if constrained is not None:
+        constrained = constrained.contiguous().view(torch.int8)
     bitmask = call.bitmask
     if bitmask is not None:
-        # One element of the mask for each sector of logits.
+        # One element of the mask for each sector of logits; a single word may have any stride.
+        bitmask = bitmask.as_strided(bitmask.shape, (bitmask.stride(0), 1))
         bitmask = bitmask.view(torch.int16 if config.group == 16 else torch.int8)
     inputs = (logits, bitmask, constrained)
     strides = (logits.stride(0), 0 if bitmask is None else bitmask.stride(0))
@@ -113,7 +119,7 @@ def _launch_masked_sample(
     _row_kernel[(batch,)](
         *inputs, *parameters.values(), peaks, masses, list_z, list_ids, *out[:3],
         *strides, *records, *sizes,
-        GROUP=config.group, TILES=config.row_tiles, CAPACITY=config.capacity, **config.options,
+        GROUP=config.group, TILES=config.row_tiles, CAPACITY=config.capacity, **config.row_options,
     )  # fmt: skip
     if stats is not None:
         _stats_kernel[(batch,)](
