@@ -11,7 +11,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-COMMANDS = ("eval.k2vv", "eval.bundle", "eval.nano_curve", "sampler.nano.train")
+COMMANDS = (
+    "kernels.audit",
+    "kernels.traffic",
+    "kernels.bench",
+    "eval.k2vv",
+    "eval.bundle",
+    "eval.nano_curve",
+    "sampler.nano.train",
+)
 
 
 def run(code: str, **env: str) -> subprocess.CompletedProcess:

@@ -3,7 +3,8 @@
 import torch
 
 from kernels.masked_sample import reference, torch_impl
-from kernels.masked_sample.call import Sample, prepare
+from kernels.masked_sample.call import Call, Sample, prepare
+from kernels.masked_sample.workspace import check_workspace
 
 IMPLEMENTATIONS = ("auto", "triton", "torch", "reference")
 
@@ -46,7 +47,8 @@ def masked_sample(
         vocab_size: columns from here on are never allowed. None: V.
         return_stats: also return `Stats`; reads every logit of the row, forbidden ones too.
         out: a `Sample` whose token, logprob and status are written and returned.
-        workspace: scratch memory of the Triton path; the CPU paths need none and ignore it.
+        workspace: scratch memory of the Triton path, int64 [`workspace_words`] beside the logits,
+            allocated anew without one; the CPU paths need none and ignore it.
         impl: "triton", "torch" or "reference"; "auto" is triton for logits on a CUDA or ROCm
             device, else torch. A named implementation never gives way to another.
 
@@ -57,7 +59,7 @@ def masked_sample(
         TypeError: an argument has the wrong type or dtype.
         ValueError: an argument has the wrong shape, device or stride, or a value on the host is
             out of range.
-        NotImplementedError: ``impl="triton"`` is not available.
+        RuntimeError: ``impl="triton"`` where triton is not installed.
     """
     if impl not in IMPLEMENTATIONS:
         raise ValueError(
@@ -79,27 +81,58 @@ def masked_sample(
     )
     if impl == "auto":
         impl = "triton" if logits.is_cuda else "torch"
+    if out is not None:
+        _check_out(out, logits)
     if impl == "triton":
-        raise NotImplementedError(
-            "impl='triton' has no kernel in this version; move logits to the CPU and use "
-            "impl='torch' or impl='reference', which return the same tokens"
-        )
+        if workspace is not None:
+            check_workspace(workspace, logits, call.vocab_size)
+        return _triton_impl(call).sample_rows(call, out, workspace)
     if logits.device.type != "cpu":
         raise ValueError(
             f"impl={impl!r} wants logits on the CPU, got {logits.device}; "
             "move them with .cpu() or use impl='auto'"
         )
     sample = torch_impl.sample_rows(call) if impl == "torch" else reference.sample_rows(call)
-    return sample if out is None else _written(sample, out, logits)
-
-
-def _written(sample: Sample, out: Sample, logits: torch.Tensor) -> Sample:
-    for name in ("token", "logprob", "status"):
-        source, target = getattr(sample, name), getattr(out, name)
-        if target.dtype != source.dtype or target.shape != source.shape:
-            raise ValueError(
-                f"out.{name} must be {source.dtype} {list(source.shape)}, got {target.dtype} "
-                f"{list(target.shape)}; allocate it for {logits.shape[0]} rows"
-            )
+    if out is None:
+        return sample
+    for target, source in zip(out[:3], sample[:3], strict=True):
         target.copy_(source)
     return out._replace(stats=sample.stats)
+
+
+def _triton_impl(call: Call):
+    """The Triton path; imported here, as a CPU has no use for triton."""
+    try:
+        from triton import knobs
+
+        from kernels.masked_sample import triton_impl
+    except ImportError as error:
+        raise RuntimeError(
+            "impl='triton' needs triton 3.6 or newer, which is not installed; "
+            "move logits to the CPU and use impl='torch', which returns the same tokens"
+        ) from error
+    if call.logits.device.type == "cpu" and not knobs.runtime.interpret:
+        raise ValueError(
+            "impl='triton' wants logits on a CUDA or ROCm device, got cpu; move them with "
+            ".cuda(), use impl='torch', or set TRITON_INTERPRET=1 before triton is imported"
+        )
+    return triton_impl
+
+
+_OUT_DTYPES = {"token": torch.int64, "logprob": torch.float32, "status": torch.int8}
+
+
+def _check_out(out: Sample, logits: torch.Tensor) -> None:
+    rows = logits.shape[0]
+    for name, dtype in _OUT_DTYPES.items():
+        target = getattr(out, name)
+        if target.dtype != dtype or tuple(target.shape) != (rows,):
+            raise ValueError(
+                f"out.{name} must be {dtype} [{rows}], got {target.dtype} "
+                f"{list(target.shape)}; allocate it for {rows} rows"
+            )
+        if target.device != logits.device or not target.is_contiguous():
+            raise ValueError(
+                f"out.{name} must be contiguous on {logits.device}, where logits are, got "
+                f"{target.device}; allocate it there"
+            )

@@ -1,0 +1,1 @@
+"""Timings of the ops against what else does the same: ``python -m kernels.bench``."""

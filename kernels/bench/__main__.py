@@ -1,0 +1,157 @@
+"""Time a masked sampling step: ``python -m kernels.bench``.
+
+On a CPU the torch path and the usual torch pipeline run alternately. On a GPU every baseline that
+is installed is timed with triton's do_bench, once its tokens are known to be legal. Reported are
+the median and the 20 and 80 % quantiles in microseconds, GB/s over the floor (the mask, and the
+logits it allows), the share of a measured copy's bandwidth on a GPU, and the ratio of the median to
+that of masked_sample. Exit status 2 without the hardware asked for.
+"""
+
+import argparse
+import sys
+import time
+
+SHAPES = ("peaked", "flat")
+MASKS = ("free", "1", "300", "3000", "half")
+DTYPES = ("float32", "float16", "bfloat16")
+COLUMNS = (
+    "op device workload dtype rows vocab_size provider median_us low_us high_us gb_per_s "
+    "copy_percent ratio"
+).split()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    import torch
+
+    device = options.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda" and not torch.cuda.is_available():
+        print(
+            "kernels.bench --device cuda needs a CUDA or ROCm device, and torch sees none; "
+            "use --device cpu to time the torch path",
+            file=sys.stderr,
+        )
+        return 2
+    from kernels.bench.workloads import workload
+    from kernels.records import print_table, stamp, write_csv
+
+    dtype = getattr(torch, options.dtype)
+    copy = _copy_bandwidth() if device == "cuda" else 0.0
+    rows = []
+    for shape in options.shape:
+        for mask in options.mask:
+            work = workload(shape, mask, options.batch_size, options.vocab_size, dtype, device)
+            for row in _time_all(work, device, options.repeats, copy):
+                rows.append({"op": options.op, "device": device, "dtype": options.dtype, **row})
+                print(*rows[-1].values(), file=sys.stderr)
+    rows = [{name: row[name] for name in COLUMNS} for row in rows]
+    print_table(rows, COLUMNS)
+    if options.output:
+        name = torch.cuda.get_device_name() if device == "cuda" else ""
+        command = " ".join(["python -m kernels.bench", *(arguments or sys.argv[1:])])
+        write_csv(options.output, rows, stamp(command, name))
+    return 0
+
+
+def _time_all(work, device: str, repeats: int, copy: float) -> list[dict]:
+    from kernels.bench.providers import PROVIDERS
+
+    made = {name: make(work) for name, make in PROVIDERS.items()}
+    steps = {name: step for name, step in made.items() if step}
+    for name, step in steps.items():
+        _check(work, name, step())
+    timed = _alternate(steps, repeats) if device == "cpu" else _do_bench(steps)
+    ours = timed["masked_sample"][1]
+    floor = _floor_bytes(work)
+    return [
+        {
+            "workload": work.name,
+            "rows": work.logits.shape[0],
+            "vocab_size": work.logits.shape[1],
+            "provider": name,
+            "median_us": round(median, 1),
+            "low_us": round(low, 1),
+            "high_us": round(high, 1),
+            "gb_per_s": round(floor / median / 1e3, 2),
+            "copy_percent": round(floor / median / 1e3 / copy * 100, 1) if copy else "",
+            "ratio": round(median / ours, 2),
+        }
+        for name, (low, median, high) in timed.items()
+    ]
+
+
+def _check(work, name: str, token) -> None:
+    """Stop rather than time an implementation that draws a forbidden token."""
+    from kernels import bitmask as masks
+
+    token = token.long().cpu()
+    assert ((token >= 0) & (token < work.logits.shape[1])).all(), name
+    if work.bitmask is not None:
+        allowed = masks.unpack(work.bitmask.cpu(), work.logits.shape[1])
+        assert allowed.gather(1, token[:, None]).all(), name
+
+
+def _alternate(steps: dict, repeats: int) -> dict[str, list[float]]:
+    """Quantiles of each in microseconds; taking turns spreads the noise of the machine evenly."""
+    import numpy as np
+
+    times = {name: [] for name in steps}
+    for _ in range(repeats):
+        for name, step in steps.items():
+            start = time.perf_counter()
+            step()
+            times[name].append((time.perf_counter() - start) * 1e6)
+    return {name: np.quantile(taken, (0.2, 0.5, 0.8)).tolist() for name, taken in times.items()}
+
+
+def _do_bench(steps: dict) -> dict[str, list[float]]:
+    from triton.testing import do_bench
+
+    quantiles = (0.2, 0.5, 0.8)
+    return {
+        name: [1e3 * taken for taken in do_bench(step, quantiles=quantiles)]
+        for name, step in steps.items()
+    }
+
+
+def _copy_bandwidth() -> float:
+    """GB/s of a copy of 1 GiB on the device, read and written bytes together."""
+    import torch
+
+    source = torch.empty(1 << 28, dtype=torch.float32, device="cuda")
+    target = torch.empty_like(source)
+    median = _do_bench({"copy": lambda: target.copy_(source)})["copy"][1]
+    return 2 * source.numel() * 4 / median / 1e3
+
+
+def _floor_bytes(work) -> int:
+    from kernels import bitmask as masks
+
+    rows, vocab_size = work.logits.shape
+    size = work.logits.element_size()
+    if work.bitmask is None:
+        return rows * vocab_size * size
+    row, ids = masks.allowed_pairs(work.bitmask.cpu(), vocab_size)
+    sectors = (row * vocab_size * size + ids * size) // 32
+    return rows * masks.words_for(vocab_size) * 4 + sectors.unique().numel() * 32
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m kernels.bench", description=__doc__)
+    add = parser.add_argument
+    add("--op", choices=("masked_sample",), default="masked_sample")
+    add("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    add("--output", metavar="CSV", help="also write the table to this file")
+    add("--batch-size", type=int, default=64)
+    add("--vocab-size", type=int, default=151_936)
+    add("--dtype", choices=DTYPES, default="float32")
+    add("--shape", nargs="+", choices=SHAPES, default=list(SHAPES))
+    add("--mask", nargs="+", choices=MASKS, default=list(MASKS), help="allowed tokens, random")
+    add("--repeats", type=int, default=7, help="turns of each on a CPU; default %(default)s")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
