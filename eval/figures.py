@@ -63,15 +63,18 @@ def _interval(axes: Axes, y: float, part: Mapping[str, Any], mode: str) -> None:
     low, high = part["interval"]
     axes.hlines(y, low, high, colors=style.MODE_COLOURS[mode], linewidth=2.4)
     axes.plot(part["accuracy"], y, clip_on=False, zorder=3, **_mark(mode))
-    # Whichever side of the interval has room.
-    right = high < 0.72
+    # Whichever side of the interval has room, and above its mark where neither has.
+    if high < 0.72:
+        place = {"xy": (high, y), "xytext": (8, 0), "ha": "left", "va": "center"}
+    elif low > 0.28:
+        place = {"xy": (low, y), "xytext": (-8, 0), "ha": "right", "va": "center"}
+    else:
+        middle = min(max(part["accuracy"], 0.12), 0.88)
+        place = {"xy": (middle, y), "xytext": (0, 6), "ha": "center", "va": "bottom"}
     axes.annotate(
         style.percent(part["accuracy"]),
-        (high if right else low, y),
-        xytext=(8 if right else -8, 0),
+        **place,
         textcoords="offset points",
-        ha="left" if right else "right",
-        va="center",
         fontsize=12,
         color=style.MODE_COLOURS[mode],
         bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5},
