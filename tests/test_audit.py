@@ -30,6 +30,7 @@ def test_narrow_loads_and_spills_do_not_pass():
     assert audit.passes(good)
     assert not audit.passes(good | {"load_bytes": 2})
     assert not audit.passes(good | {"spilled_bytes": 4})
+    assert not audit.passes(good | {"load_bytes": ""})
 
 
 def test_only_loads_of_logits_count(tmp_path):
