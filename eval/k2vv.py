@@ -14,7 +14,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-MODES = ("free", "constrained")
 _EXAMPLES = """examples:
   python -m eval.k2vv                                    bundled model, bundled requests
   python -m eval.k2vv --model smollm2-135m --limit 40 --tool-choice required
@@ -42,7 +41,7 @@ def build_parser() -> argparse.ArgumentParser:
         default="nano",
         help="nano, smollm2-135m, a folder, a .gguf file or a Hub id (default: %(default)s)",
     )
-    add("--mode", choices=(*MODES, "both"), default="both")
+    add("--mode", choices=("free", "constrained", "both"), default="both")
     add("--output", type=Path, default=Path("runs/k2vv"), help="folder (default: %(default)s)")
     add(
         "--reference",
@@ -126,6 +125,7 @@ class _Run:
 
     def __init__(self, args: argparse.Namespace) -> None:
         from eval.records import read_requests, read_results
+        from eval.report import MODES
         from eval.workloads import bundled_reference, bundled_requests, limited, with_tool_choice
         from grammar.formats import get_format
 
@@ -149,6 +149,7 @@ class _Run:
 
         args = self.args
         self.loaded = load(args.model, device=args.device, dtype=args.dtype, threads=args.threads)
+        self.weights = _fingerprint(self.loaded)
         self.notes += self.loaded.notes
         rows, seconds = {}, {}
         for mode in self.modes:
@@ -261,7 +262,7 @@ class _Run:
 
         args = self.args
         names = ("temperature", "top_p", "top_k", "min_p", "max_tokens", "seed", "dtype")
-        key = {"model": args.model, "weights": _fingerprint(self.loaded), "mode": mode}
+        key = {"model": args.model, "weights": self.weights, "mode": mode}
         key |= {name: getattr(args, name) for name in names}
         if mode == "constrained":
             key |= self._policy()

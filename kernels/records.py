@@ -4,6 +4,7 @@ import csv
 import platform
 import subprocess
 import sys
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -11,16 +12,12 @@ from pathlib import Path
 
 def stamp(command: str, device: str = "") -> dict[str, str]:
     """Columns that say where a result comes from; ``device`` names an accelerator if one ran."""
-    versions = []
-    for name in ("masked-sampling", "torch", "triton", "xgrammar"):
-        try:
-            versions.append(f"{name} {metadata.version(name)}")
-        except metadata.PackageNotFoundError:
-            continue
+    found = versions(("masked-sampling", "torch", "triton", "xgrammar"))
+    named = [f"{name} {version}" for name, version in found.items() if version]
     return {
         "command": command,
-        "commit": _commit(),
-        "versions": "; ".join([f"python {platform.python_version()}", *versions]),
+        "commit": commit() or "",
+        "versions": "; ".join([f"python {platform.python_version()}", *named]),
         "hardware": device or f"{platform.machine()} CPU",
         "date": datetime.now(UTC).date().isoformat(),
     }
@@ -45,7 +42,19 @@ def print_table(rows: list[dict], columns: list[str]) -> None:
         print(text.rstrip(), file=sys.stdout)
 
 
-def _commit() -> str:
+def versions(packages: Iterable[str]) -> dict[str, str | None]:
+    """Installed versions of distributions, None for one that is missing."""
+    found: dict[str, str | None] = {}
+    for name in packages:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def commit() -> str | None:
+    """The checkout's commit, "-dirty" if tracked files differ from it; None outside a checkout."""
     here = Path(__file__).resolve().parent
     try:
         done = subprocess.run(
@@ -56,5 +65,5 @@ def _commit() -> str:
             check=True,
         )
     except (OSError, subprocess.CalledProcessError):
-        return ""
+        return None
     return done.stdout.strip()
