@@ -139,8 +139,9 @@ class Completion:
         stop: the stop token's id or the stop text, where that ended it.
         logprobs: nats, one a token, under the distribution drawn from before top_k, top_p, min_p.
         prompt_tokens: length of the prompt.
-        steps: decoding steps taken, the stop token's included.
-        seconds: from the prefill of the request's batch to its last token.
+        steps: tokens that came, the stop token included.
+        forced: how many of them were the only one that the grammar allowed, and were not sampled.
+        seconds: from the prefill of the prompt to the last token.
         error: what went wrong, for "error".
         interventions: where the grammar changed the draw (empty unless traced).
         near_ties: draws decided by less than the tie margin (empty unless traced).
@@ -154,6 +155,7 @@ class Completion:
     prompt_tokens: int
     steps: int
     seconds: float
+    forced: int = 0
     stop: int | str | None = None
     logprobs: tuple[float, ...] = ()
     error: str | None = None
