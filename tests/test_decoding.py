@@ -9,63 +9,15 @@ import jsonschema
 import numpy as np
 import pytest
 import torch
+from looping import complete, parted, requests_of
 from scipy import stats
 
 from kernels.gumbel import gumbel_from_bits, random_bits
 from sampler.chat import Chat
 from sampler.decoding import Decoder, generate
-from sampler.model import load
 from sampler.nano.dialogues import dialogue
 from sampler.params import Request, SamplingParams
 from sampler.trace import TIE_MARGIN
-
-
-@pytest.fixture(scope="module")
-def loaded():
-    return load("nano")
-
-
-@pytest.fixture(scope="module")
-def chats(loaded):
-    return {
-        name: Chat(loaded, constrained=name != "free", scope="always", schema_mode="strict")
-        for name in ("free", "constrained")
-    }
-
-
-@pytest.fixture(scope="module")
-def dialogues():
-    rng = Random(11)
-    return [dialogue(rng, change=i % 2 == 1, held_out=True) for i in range(24)]
-
-
-def requests_of(chat, dialogues, **overrides):
-    made = []
-    for n, drawn in enumerate(dialogues):
-        prompt = chat.prepare({"messages": drawn.messages, "tools": drawn.tools})
-        params = SamplingParams(**{"seed": n, "max_tokens": 200, **overrides})
-        made.append(Request(prompt.ids, params, prompt.grammar, n))
-    return made
-
-
-def complete(loaded, requests, **arguments):
-    done = list(
-        generate(
-            loaded.model,
-            requests,
-            tokenizer=loaded.tokenizer,
-            stop_token_ids=loaded.stop_token_ids,
-            **arguments,
-        )
-    )
-    assert len(done) == len(requests)
-    return {completion.key: completion for completion in done}
-
-
-def parted(one, other):
-    """The first position at which two completions differ, None if they do not."""
-    a, b = ((*c.token_ids, c.stop) for c in (one, other))
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
 
 
 def test_tokens_do_not_depend_on_the_batch_around_them(loaded, chats, dialogues):
