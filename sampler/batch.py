@@ -95,16 +95,23 @@ class CachedBatch:
 
     def keep(self, rows: Sequence[int]) -> None:
         """Drop all rows but these, and the slots that none of them uses on the left."""
-        self._tokens = [self._tokens[row] for row in rows]
         if not rows:
-            self._cache = kv.new_cache(self.model)
-            self._mask = torch.zeros((0, 0), dtype=torch.long)
-            return
+            return self.clear(keep_beginnings=True)
+        self._tokens = [self._tokens[row] for row in rows]
         index = torch.tensor(rows, dtype=torch.long)
         self._mask = self._mask[index]
         first = int(self._mask.any(0).to(torch.uint8).argmax()) if self.can_join else 0
         self._mask = self._mask[:, first:]
         kv.select(self._cache, index.to(self.device), first)
+        return None
+
+    def clear(self, *, keep_beginnings: bool = False) -> None:
+        """Drop all rows, and what is kept of shared beginnings."""
+        self._cache = kv.new_cache(self.model)
+        self._mask = torch.zeros((0, 0), dtype=torch.long)
+        self._tokens = []
+        if self._prefixes is not None and not keep_beginnings:
+            self._prefixes = kv.Prefixes(self.model)
 
     def _beginning(self, prompts: list[tuple[int, ...]]) -> tuple[Any, int]:
         """A cache of what the prompts share, a row each, and how many tokens that is."""
@@ -137,13 +144,36 @@ class CachedBatch:
         mask = torch.cat([mask, new], 1)
         self.forwards += 1
         states = self.head.states(
-            input_ids=ids.to(self.device),
-            attention_mask=mask.to(self.device),
-            position_ids=positions.to(self.device),
+            input_ids=to_device(ids, self.device),
+            attention_mask=self._attention_mask(mask, width),
+            position_ids=to_device(positions, self.device),
             use_cache=True,
             **{self._cache_argument: cache},
         )
         return mask, states
+
+    def _attention_mask(self, mask: torch.Tensor, width: int) -> torch.Tensor | None:
+        """The mask [B, slots] of a forward whose tokens are in the last `width` slots.
+
+        transformers asks the device whether a mask [B, slots] hides anything, and waits for the
+        answer. Here it is known, and what hides something is made whole, [B, 1, width, slots].
+        """
+        if bool(mask.all()):
+            return None
+        if not self.can_join or self.model.config._attn_implementation != "sdpa":
+            return to_device(mask, self.device)
+        slots = torch.arange(mask.shape[1])
+        queries = slots[-width:, None]
+        # Padding sees itself: a query that sees nothing would give NaN, and NaN spreads.
+        seen = (mask.bool()[:, None] & (slots <= queries)) | (slots == queries)
+        return to_device(seen[:, None], self.device)
+
+
+def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Copy from the CPU without waiting for the device."""
+    if device.type == "cpu":
+        return tensor
+    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 def _left_padded(mask: torch.Tensor, slots: int) -> torch.Tensor:

@@ -18,13 +18,14 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import torch
 
 from grammar.matcher import MatcherBatch
 from kernels.masked_sample import masked_sample
-from sampler.batch import CachedBatch
+from sampler.batch import CachedBatch, to_device
 from sampler.forced import step_width
 from sampler.head import Head
 from sampler.params import Completion, Request
@@ -155,13 +156,25 @@ class Decoder:
         _check(request, name, self.head.vocab_size, self.stops)
         self._waiting.append(Row(request, self.stops, self.tokenizer, self.trace))
 
-    @torch.inference_mode()
     def step(self) -> list[Completion]:
         """Give every row its next token, if the model has read all before it.
+
+        Where memory runs out, all rows wait again, and go on in batches of half the size; a row
+        that does not fit alone ends with an error.
 
         Returns:
             The requests that this ended.
         """
+        try:
+            return self._step()
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            trouble = str(error).strip().partition("\n")[0]
+        return self._shrink(trouble)
+
+    @torch.inference_mode()
+    def _step(self) -> list[Completion]:
         with self.counts.timed("forward"):
             self._advance()
             self._admit()
@@ -192,15 +205,35 @@ class Decoder:
         room = self.batch_size - len(self._rows)
         if not self._waiting or room <= 0 or (self._rows and not self.batch.can_join):
             return
-        new = [self._waiting.popleft() for _ in range(min(room, len(self._waiting)))]
-        states = self.batch.add([row.request.prompt for row in new])
-        for row in new:
-            row.join()
-            self.matchers.append(row.request.grammar)
+        new = list(islice(self._waiting, room))
+        states = self.batch.add([row.history for row in new])
         self._states = torch.cat([self._states, states]) if self._rows else states
-        self._rows += new
+        for row in new:
+            row.join(self.matchers.append(row.request.grammar), self.matchers)
+            self._rows.append(self._waiting.popleft())
 
-    def _draw(self, ready: list[int]) -> Iterator[tuple[int, float, int]]:
+    def _shrink(self, trouble: str) -> list[Completion]:
+        """Start all rows anew from their tokens so far, fewer at a time."""
+        done = [row.completion() for row in self._rows if row.finish_reason]
+        rows = [row for row in self._rows if not row.finish_reason]
+        self._rows, self._states = [], None
+        self.batch.clear()
+        self.matchers.keep([])
+        self._waiting.extendleft(reversed(rows))
+        if self.batch_size == 1:
+            row = self._waiting.popleft()
+            row.fail(f"out of memory with one row of {len(row.history)} tokens: {trouble}")
+            return [*done, row.completion()]
+        # Rows that were to join count too: it may have been they that did not fit.
+        tried = min(self.batch_size, len(self._waiting))
+        self.batch_size = max(1, tried // 2)
+        warnings.warn(
+            f"out of memory with {tried} rows; going on with {self.batch_size} ({trouble})",
+            stacklevel=3,
+        )
+        return done
+
+    def _draw(self, ready: list[int]) -> list[tuple[int, float, int]]:
         """Token, logprob and status for each ready row; with `trace`, each row also learns what the
         mask did to its draw."""
         rows = [self._rows[i] for i in ready]
@@ -213,9 +246,11 @@ class Decoder:
                 mask[index],
                 constrained[index],
             )
+        whole = [self.trace or row.request.params.top_logprobs > 0 for row in rows]
         with self.counts.timed("head"):
-            skipping = not self.trace and bool(constrained.any())
-            logits = self.head.logits(states, *((mask, constrained) if skipping else ()))
+            skipping = constrained & ~torch.tensor(whole)
+            masked = (mask, skipping) if bool(skipping.any()) else ()
+            logits = self.head.logits(states, *masked)
         with self.counts.timed("sampling"):
             params = [row.request.params for row in rows]
             arguments = {
@@ -228,12 +263,8 @@ class Decoder:
             }
             if logits.device.type != "cpu":
                 # One copy each, none of which waits; the sample's ids are what is waited for.
-                mask = mask.to(logits.device, non_blocking=True)
-                constrained = constrained.to(logits.device, non_blocking=True)
-                arguments = {
-                    name: value.to(logits.device, non_blocking=True)
-                    for name, value in arguments.items()
-                }
+                mask, constrained = (to_device(x, logits.device) for x in (mask, constrained))
+                arguments = {k: to_device(v, logits.device) for k, v in arguments.items()}
             sample = masked_sample(
                 logits,
                 mask,
@@ -252,14 +283,18 @@ class Decoder:
                     arguments,
                     self.impl,
                 )
-            return zip(*(column.tolist() for column in sample[:3]), strict=True)
+            drawn = list(zip(*(column.tolist() for column in sample[:3]), strict=True))
+            for n, row in enumerate(rows):
+                if row.request.params.top_logprobs:
+                    row.top_logprobs.append(top_logprobs(logits[n], row.request, drawn[n][0]))
+            return drawn
 
     def _take(self, i: int, token: int, logprob: float, status: int) -> None:
         """Row `i` takes a draw, and the tokens that it then has no choice about."""
         row = self._rows[i]
         row.take(token, logprob, status, i, self.matchers)
         self.counts.sampled += 1
-        if not self.forced_runs or row.finish_reason:
+        if not self.forced_runs or row.finish_reason or row.request.params.top_logprobs:
             return
         for token in self.matchers.forced_run(i, limit=row.budget):
             row.take_forced(token, i, self.matchers)
@@ -271,10 +306,25 @@ class Decoder:
         done = [row.completion() for row in self._rows if row.finish_reason]
         if done:
             keep = [i for i, row in enumerate(self._rows) if not row.finish_reason]
-            self._rows = [self._rows[i] for i in keep]
-            self.matchers.keep(keep)
             self.batch.keep(keep)
+            self.matchers.keep(keep)
+            self._rows = [self._rows[i] for i in keep]
         return done
+
+
+def top_logprobs(logits: torch.Tensor, request: Request, token: int) -> dict[int, float]:
+    """Id to nats of the most likely tokens of one row, [V], and of `token`."""
+    logprobs = logits.float().log_softmax(-1)
+    values, ids = logprobs.topk(min(request.params.top_logprobs, len(logprobs)))
+    top = dict(zip(ids.tolist(), values.tolist(), strict=True))
+    return top if token in top else top | {token: float(logprobs[token])}
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out, on a GPU or on the CPU (torch raises a bare RuntimeError there)."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
+        "can't allocate memory" in str(error)
+    )
 
 
 def _check(request: Request, name: str, width: int, stops: frozenset[int]) -> None:

@@ -25,17 +25,27 @@ class Row:
         self.token_ids: list[int] = []
         self.unread: list[int] = []
         self.logprobs: list[float] = []
+        self.top_logprobs: list[dict[int, float]] = []
         self.position = self.forced = 0
         self.finish_reason: str | None = None
         self.stop: int | str | None = None
         self.error: str | None = None
         self.text: str | None = None
         self.trace = Trace() if trace else None
-        self.began = time.perf_counter()
+        self.began: float | None = None
 
-    def join(self) -> None:
-        """The row has a place in the batch."""
-        self.began = time.perf_counter()
+    @property
+    def history(self) -> tuple[int, ...]:
+        """All tokens that the model must have read before the next one: prompt and completion."""
+        return (*self.request.prompt, *self.token_ids)
+
+    def join(self, i: int, matchers: MatcherBatch) -> None:
+        """The row has a place in the batch, and the model has read its history."""
+        self.unread = []
+        if self.began is None:
+            self.began = time.perf_counter()
+        for token in self.token_ids:
+            matchers.accept(i, token)
 
     @property
     def budget(self) -> int:
@@ -50,11 +60,11 @@ class Row:
     def take(self, token: int, logprob: float, status: int, i: int, matchers: MatcherBatch) -> None:
         """Take the token drawn for this row, row `i` of the matchers; it may end it."""
         if status == Status.EMPTY and self.request.grammar is not None:
-            self._end("error", error=self._dead_end())
+            self.fail(self._dead_end())
         elif status != Status.OK:
-            self._end("error", error=f"no token to draw: {Status(status).name}")
+            self.fail(f"no token to draw: {Status(status).name}")
         elif not matchers.accept(i, token):
-            self._end("error", error=f"the grammar refused token {token}, which its mask allowed")
+            self.fail(f"the grammar refused token {token}, which its mask allowed")
         else:
             self._append(token, logprob)
 
@@ -75,6 +85,10 @@ class Row:
             return
         if self.budget <= 0:
             self._end("length")
+
+    def fail(self, error: str) -> None:
+        """End with an error."""
+        self._end("error", error=error)
 
     def _end(self, reason: str, *, stop: int | str | None = None, error: str | None = None) -> None:
         self.finish_reason, self.stop, self.error = reason, stop, error
@@ -110,9 +124,10 @@ class Row:
             prompt_tokens=len(self.request.prompt),
             steps=self.position,
             forced=self.forced,
-            seconds=time.perf_counter() - self.began,
+            seconds=time.perf_counter() - self.began if self.began else 0.0,
             stop=self.stop,
             logprobs=tuple(self.logprobs),
+            top_logprobs=tuple(self.top_logprobs[: len(self.token_ids)]),
             error=self.error,
             **traced,
         )

@@ -233,6 +233,94 @@ def test_requests_join_a_running_batch(loaded, chats, dialogues):
     assert part_only_at_ties(done, traced) <= 2
 
 
+def out_of_memory_beyond(monkeypatch, rows):
+    """The model's body runs out of memory with more rows than that, half way through its layers."""
+    forward = Head.states
+
+    def states(self, *, input_ids, **arguments):
+        output = forward(self, input_ids=input_ids, **arguments)
+        if len(input_ids) > rows:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 MiB.\nSee ...")
+        return output
+
+    monkeypatch.setattr(Head, "states", states)
+
+
+def test_out_of_memory_means_fewer_rows_and_nothing_lost(loaded, chats, dialogues, monkeypatch):
+    requests = requests_of(chats["constrained"], dialogues[:12])
+    traced = complete(loaded, requests, trace=True)
+    out_of_memory_beyond(monkeypatch, 3)
+    with pytest.warns(UserWarning, match=r"out of memory with 12 rows; going on with 6 \(CUDA"):
+        done, decoder = decoded(loaded, requests, batch_size=12)
+    assert decoder.batch_size == 3
+    assert set(done) == set(traced)
+    assert part_only_at_ties(done, traced) <= 2
+
+
+def test_memory_that_runs_out_in_the_middle_loses_nothing(loaded, chats, dialogues, monkeypatch):
+    requests = requests_of(chats["constrained"], dialogues[:6])
+    traced = complete(loaded, requests, trace=True)
+    step, calls = CachedBatch.step, []
+
+    def failing(self, tokens):
+        calls.append(len(tokens))
+        if len(calls) in (9, 20):
+            step(self, tokens)
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried ...")
+        return step(self, tokens)
+
+    monkeypatch.setattr(CachedBatch, "step", failing)
+    with pytest.warns(UserWarning, match="out of memory with 6 rows; going on with 3"):
+        done, _ = decoded(loaded, requests, batch_size=6)
+    assert part_only_at_ties(done, traced) <= 2
+
+
+def test_a_row_that_does_not_fit_alone_ends_alone(loaded, chats, dialogues, monkeypatch):
+    out_of_memory_beyond(monkeypatch, 0)
+    with pytest.warns(UserWarning, match="out of memory"):
+        done, _ = decoded(loaded, requests_of(chats["free"], dialogues[:2]), batch_size=2)
+    for completion in done.values():
+        assert completion.finish_reason == "error"
+        assert "out of memory with one row of" in completion.error
+
+
+def test_other_errors_are_not_taken_for_memory(loaded, chats, dialogues, monkeypatch):
+    def broken(*_, **__):
+        raise RuntimeError("shapes do not match")
+
+    monkeypatch.setattr(Head, "states", broken)
+    with pytest.raises(RuntimeError, match="shapes do not match"):
+        decoded(loaded, requests_of(chats["free"], dialogues[:2]))
+
+
+def test_top_logprobs_are_the_models_own(loaded, chats, dialogues):
+    requests = requests_of(
+        chats["constrained"], dialogues[:4], top_logprobs=3, temperature=2.0, max_tokens=40
+    )
+    plain = requests_of(chats["constrained"], dialogues[:4], temperature=2.0, max_tokens=40)
+    traced = complete(loaded, plain, trace=True)
+    done, decoder = decoded(loaded, requests)
+    assert decoder.counts.forced == 0
+    assert part_only_at_ties(done, traced) <= 1
+    outside = 0
+    for request in requests:
+        completion = done[request.key]
+        ids = torch.tensor([[*request.prompt, *completion.token_ids]])
+        with torch.inference_mode():
+            logits = loaded.model(input_ids=ids).logits[0, len(request.prompt) - 1 : -1]
+        expected = logits.double().log_softmax(-1)
+        assert len(completion.top_logprobs) == len(completion.token_ids) > 0
+        for row, top, token in zip(
+            expected, completion.top_logprobs, completion.token_ids, strict=True
+        ):
+            assert token in top
+            outside += len(top) == 4
+            assert list(top)[:3] == row.topk(3).indices.tolist()
+            for i, logprob in top.items():
+                assert logprob == pytest.approx(float(row[i]), abs=1e-3)
+    assert outside
+
+
 @pytest.mark.parametrize(
     ("unread", "width"),
     [
