@@ -5,7 +5,10 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
+import tvm_ffi
 import xgrammar
+
+from kernels import bitmask as masks
 
 ALL_ALLOWED = -1
 """A mask word with every bit set."""
@@ -13,6 +16,8 @@ ALL_ALLOWED = -1
 
 class MatcherBatch:
     """One matcher a row, or None for a row that decodes freely.
+
+    A free or finished row costs nothing: it is neither filled nor looked at.
 
     Args:
         rows: compiled grammars (``grammar.compiler.Compiler.compile``) or None.
@@ -22,9 +27,10 @@ class MatcherBatch:
             are new.
 
     Attributes:
-        bitmask: int32, CPU, ``[B, ceil(vocab_size / 32)]``; bit ``t % 32`` of word ``t // 32`` says
-            whether token ``t`` is allowed. Rows that are free or finished are all ones. Bits beyond
-            ``vocab_size`` mean nothing and may be set.
+        bitmask: int32, CPU, ``[B, ceil(vocab_size / 32)]``, in pinned memory where CUDA is there;
+            bit ``t % 32`` of word ``t // 32`` says whether token ``t`` is allowed. Rows that are
+            free or finished are all ones. Bits beyond ``vocab_size`` mean nothing and may be set.
+            A buffer of the caller's own may be assigned.
         constrained: bool, CPU, ``[B]``; whether the row's mask counts: False if free or finished.
 
     Both tensors are replaced, not resized, by ``append`` and ``keep``: read them anew.
@@ -40,14 +46,27 @@ class MatcherBatch:
         self.vocab_size = vocab_size
         self._matchers: list[xgrammar.GrammarMatcher | None] = [None] * len(rows)
         self._steps = [0] * len(rows)
-        self.bitmask = xgrammar.allocate_token_bitmask(len(rows), vocab_size)
-        self.constrained = torch.zeros(len(rows), dtype=torch.bool)
         self._filler = xgrammar.BatchGrammarMatcher(min(max_threads, os.cpu_count() or 1))
+        self._probe = xgrammar.allocate_token_bitmask(1, vocab_size)
+        self.bitmask = _allocate(len(rows), vocab_size)
+        self.constrained = torch.zeros(len(rows), dtype=torch.bool)
         for row, compiled in enumerate(rows):
-            self.swap_in(row, compiled)
+            self._start(row, compiled)
+        self._find_live()
 
     def __len__(self) -> int:
         return len(self._matchers)
+
+    @property
+    def bitmask(self) -> torch.Tensor:
+        return self._bitmask
+
+    @bitmask.setter
+    def bitmask(self, bitmask: torch.Tensor) -> None:
+        check_bitmask(bitmask, len(self), self.vocab_size)
+        self._bitmask = bitmask
+        # The same memory in the form that xgrammar would convert it to, at every fill.
+        self._view = tvm_ffi.from_dlpack(bitmask)
 
     def fill(self, active_rows: Iterable[int] | torch.Tensor | None = None) -> torch.Tensor:
         """Write the masks of the next step for the constrained ones among ``active_rows``.
@@ -59,21 +78,18 @@ class MatcherBatch:
         Returns:
             ``bitmask``.
         """
-        check_bitmask(self.bitmask, len(self), self.vocab_size)
-        if active_rows is None:
-            active_rows = range(len(self))
-        elif isinstance(active_rows, torch.Tensor):
-            mask = active_rows.dtype == torch.bool
-            active_rows = (active_rows.nonzero() if mask else active_rows).flatten().tolist()
-        live = self.constrained.tolist()
-        rows = [row for row in active_rows if live[row]]
-        if len(rows) > 1:
-            self._filler.batch_fill_next_token_bitmask(
-                [self._matchers[row] for row in rows], self.bitmask, rows
-            )
+        rows, matchers = self._live_rows, self._live_matchers
+        if active_rows is not None:
+            if isinstance(active_rows, torch.Tensor):
+                mask = active_rows.dtype == torch.bool
+                active_rows = (active_rows.nonzero() if mask else active_rows).flatten().tolist()
+            rows = [row for row in active_rows if self._live[row]]
+            matchers = [self._matchers[row] for row in rows]
+        if len(rows) == 1:
+            matchers[0].fill_next_token_bitmask(self._view, rows[0])
         elif rows:
-            self._matchers[rows[0]].fill_next_token_bitmask(self.bitmask, rows[0])
-        return self.bitmask
+            self._filler.batch_fill_next_token_bitmask(matchers, self._view, rows)
+        return self._bitmask
 
     def accept(self, row: int, token_id: int) -> bool:
         """Advance a row by one token.
@@ -82,23 +98,23 @@ class MatcherBatch:
             Whether the token is legal. An illegal one changes nothing. A free row takes any token
             of the vocabulary, a finished row none.
         """
-        matcher = self._matchers[row]
         token_id = int(token_id)
         if not 0 <= token_id < self.vocab_size:
             return False
+        matcher = self._matchers[row]
         if matcher is None:
             return True
-        if matcher.is_terminated() or not matcher.accept_token(token_id):
+        if not self._live[row] or not matcher.accept_token(token_id):
             return False
         self._steps[row] += 1
         if matcher.is_terminated():
             self._release(row)
+            self._find_live()
         return True
 
     def is_terminated(self, row: int) -> bool:
         """Whether the row has accepted a stop token. A free row never has."""
-        matcher = self._matchers[row]
-        return matcher is not None and matcher.is_terminated()
+        return self._matchers[row] is not None and not self._live[row]
 
     def is_completed(self, row: int) -> bool:
         """Whether the row could stop here: its text is a whole one of the grammar. True if free."""
@@ -120,7 +136,25 @@ class MatcherBatch:
             )
         matcher.rollback(n)
         self._steps[row] -= n
-        self.constrained[row] = True
+        if not self._live[row]:
+            self.constrained[row] = True
+            self._find_live()
+
+    def reset(self, row: int, n: int = 0) -> None:
+        """Take a row back to its first ``n`` accepted tokens; 0 is the start of its grammar.
+
+        For a request that starts over, or whose text was cut back to what had been committed.
+
+        Raises:
+            ValueError: the row has accepted fewer.
+        """
+        if self._matchers[row] is None:
+            return
+        if not 0 <= n <= self._steps[row]:
+            raise ValueError(
+                f"n must lie in [0, {self._steps[row]}], the tokens row {row} has accepted; got {n}"
+            )
+        self.rollback(row, self._steps[row] - n)
 
     def forced_run(self, row: int, limit: int = 256) -> list[int]:
         """The tokens that the masks force, one by one, from here: each mask has exactly one bit.
@@ -131,18 +165,42 @@ class MatcherBatch:
         Args:
             limit: tokens after which to stop looking.
         """
-        if not self.constrained[row]:
-            return []
-        matcher = self._matchers[row].fork()
-        mask = xgrammar.allocate_token_bitmask(1, self.vocab_size)
         run: list[int] = []
+        if not self._live[row]:
+            return run
+        matcher = self._matchers[row]
         while len(run) < limit and not matcher.is_terminated():
-            matcher.fill_next_token_bitmask(mask)
-            token_id = _only_token(mask, self.vocab_size)
+            matcher.fill_next_token_bitmask(self._probe)
+            token_id = _only_token(self._probe, self.vocab_size)
             if token_id is None or not matcher.accept_token(token_id):
                 break
             run.append(token_id)
+        if run:
+            matcher.rollback(len(run))
         return run
+
+    def jump_string(self, row: int) -> str:
+        """The text that every continuation of a row starts with; empty if free or finished.
+
+        More than ``forced_run`` finds, since the same text can be split into tokens in many ways.
+        To take one of them for the model changes what is produced: see ``grammar.jump_forward``.
+        """
+        return self._matchers[row].find_jump_forward_string() if self._live[row] else ""
+
+    def density(self) -> torch.Tensor:
+        """Share of the vocabulary that each row's mask allows, float64 ``[B]``; 1 where free."""
+        share = torch.ones(len(self), dtype=torch.float64)
+        if self._live_rows:
+            share[self._live_rows] = masks.density(self._live_masks(), self.vocab_size)
+        return share
+
+    def live_words(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Row and word number (int64, by row) of the mask words with a bit set.
+
+        Only of rows whose mask counts: the words of a free row all have.
+        """
+        rows, words = masks.live_words(self._live_masks(), self.vocab_size)
+        return torch.tensor(self._live_rows, dtype=torch.int64)[rows], words
 
     def swap_in(self, row: int, compiled: xgrammar.CompiledGrammar | None) -> None:
         """Give a row to a new request, at the start of its grammar; None frees it.
@@ -150,32 +208,25 @@ class MatcherBatch:
         Raises:
             ValueError: the grammar was compiled for another vocabulary size.
         """
-        if compiled is None:
-            self._matchers[row] = None
-        else:
-            width = compiled.tokenizer_info.vocab_size
-            if width != self.vocab_size:
-                raise ValueError(
-                    f"the grammar of row {row} covers {width:,} tokens but vocab_size is"
-                    f" {self.vocab_size:,}; build its tokenizer_info with the same vocab_size"
-                )
-            self._matchers[row] = xgrammar.GrammarMatcher(compiled)
-        self._steps[row] = 0
-        self._release(row)
-        self.constrained[row] = compiled is not None
+        self._start(row, compiled)
+        self._find_live()
 
     def append(self, compiled: xgrammar.CompiledGrammar | None) -> int:
         """Add a row for a new request.
 
         Returns:
             Its number.
+
+        Raises:
+            ValueError: the grammar was compiled for another vocabulary size.
         """
+        self._check_width(len(self), compiled)
         row = len(self)
         self._matchers.append(None)
         self._steps.append(0)
-        self.bitmask = torch.cat(
-            [self.bitmask, xgrammar.allocate_token_bitmask(1, self.vocab_size)]
-        )
+        grown = _allocate(len(self), self.vocab_size)
+        grown[:row] = self._bitmask
+        self.bitmask = grown
         self.constrained = torch.cat([self.constrained, torch.zeros(1, dtype=torch.bool)])
         self.swap_in(row, compiled)
         return row
@@ -183,21 +234,52 @@ class MatcherBatch:
     def keep(self, rows: Sequence[int]) -> None:
         """Keep these rows, in this order, and drop the others.
 
-        Raises:
-            ValueError: a row is named twice; a matcher cannot be shared.
+        A row that is named again is copied, with a state of its own: what a beam search needs when
+        one beam becomes the parent of several.
         """
         rows = [int(row) for row in rows]
-        if len(set(rows)) < len(rows):
-            raise ValueError(f"rows must be distinct; got {rows}")
-        self._matchers = [self._matchers[row] for row in rows]
+        old, seen = self._matchers, set()
+        self._matchers = []
+        for row in rows:
+            copied = row in seen and old[row] is not None
+            self._matchers.append(old[row].fork() if copied else old[row])
+            seen.add(row)
         self._steps = [self._steps[row] for row in rows]
         index = torch.tensor(rows, dtype=torch.long)
-        self.bitmask = self.bitmask[index]
+        kept = _allocate(len(rows), self.vocab_size)
+        torch.index_select(self._bitmask, 0, index, out=kept)
+        self.bitmask = kept
         self.constrained = self.constrained[index]
+        self._find_live()
+
+    def _start(self, row: int, compiled: xgrammar.CompiledGrammar | None) -> None:
+        self._check_width(row, compiled)
+        self._matchers[row] = None if compiled is None else xgrammar.GrammarMatcher(compiled)
+        self._steps[row] = 0
+        self._release(row)
+        self.constrained[row] = compiled is not None
+
+    def _check_width(self, row: int, compiled: xgrammar.CompiledGrammar | None) -> None:
+        width = self.vocab_size if compiled is None else compiled.tokenizer_info.vocab_size
+        if width != self.vocab_size:
+            raise ValueError(
+                f"the grammar of row {row} covers {width:,} tokens but vocab_size is"
+                f" {self.vocab_size:,}; build its tokenizer_info with the same vocab_size"
+            )
 
     def _release(self, row: int) -> None:
-        self.bitmask[row] = ALL_ALLOWED
+        self._bitmask[row] = ALL_ALLOWED
         self.constrained[row] = False
+
+    def _find_live(self) -> None:
+        # Worked out when a row starts or ends, not at every fill.
+        self._live = self.constrained.tolist()
+        self._live_rows = [row for row, live in enumerate(self._live) if live]
+        self._live_matchers = [self._matchers[row] for row in self._live_rows]
+
+    def _live_masks(self) -> torch.Tensor:
+        every = len(self._live_rows) == len(self)
+        return self._bitmask if every else self._bitmask[self._live_rows]
 
 
 def check_bitmask(bitmask: torch.Tensor, batch_size: int, vocab_size: int) -> None:
@@ -221,6 +303,12 @@ def check_bitmask(bitmask: torch.Tensor, batch_size: int, vocab_size: int) -> No
         raise ValueError(
             f"bitmask must be contiguous; got strides {bitmask.stride()}: pass a contiguous copy"
         )
+
+
+def _allocate(batch_size: int, vocab_size: int) -> torch.Tensor:
+    bitmask = xgrammar.allocate_token_bitmask(batch_size, vocab_size)
+    # Copies to the device need not wait then; xgrammar fills pinned memory too (its #242).
+    return bitmask.pin_memory() if torch.cuda.is_available() else bitmask
 
 
 def _only_token(mask: torch.Tensor, vocab_size: int) -> int | None:

@@ -5,6 +5,7 @@ what has been written plus that token, and a stop token if what has been written
 """
 
 import json
+import os
 
 import pytest
 import torch
@@ -92,6 +93,20 @@ def test_rollback_returns_to_the_mask_before(words, data):
     assert allowed_ids(batch.fill()[0], 33) == masks[-n]
 
 
+@settings(deadline=None, max_examples=50)
+@given(word_lists, st.data())
+def test_jump_string_is_what_all_words_share(words, data):
+    batch = MatcherBatch([compiled(words)], vocab_size=33)
+    written = ""
+    while not batch.is_terminated(0):
+        rest = [w[len(written) :] for w in words if w.startswith(written)]
+        assert batch.jump_string(0) == os.path.commonprefix(rest)  # noqa: RUF071 (of strings)
+        token = data.draw(st.sampled_from(sorted(legal(words, written))))
+        assert batch.accept(0, token)
+        written += "" if token == STOP else PIECES[token].decode()
+    assert batch.jump_string(0) == ""
+
+
 def test_rollback_beyond_the_start_is_refused():
     batch = MatcherBatch([compiled(["ab"]), None], vocab_size=33)
     assert batch.accept(0, 0)
@@ -105,6 +120,34 @@ def test_rollback_beyond_the_start_is_refused():
     with pytest.raises(ValueError, match=r"n must lie in \[0, 0\]"):
         batch.rollback(0, 1)
     assert batch.accept(0, 0)
+    assert allowed_ids(batch.fill()[0], 33) == {1}
+
+
+@settings(deadline=None)
+@given(word_lists, st.data())
+def test_reset_returns_to_the_first_tokens(words, data):
+    """From wherever the row is, finished included; 0 is the state of a new request."""
+    batch = MatcherBatch([compiled(words)], vocab_size=33)
+    masks = []
+    while not batch.is_terminated(0):
+        masks.append(allowed_ids(batch.fill()[0], 33))
+        assert batch.accept(0, data.draw(st.sampled_from(sorted(masks[-1]))))
+    for n in sorted(data.draw(st.lists(st.integers(0, len(masks) - 1), min_size=1)), reverse=True):
+        batch.reset(0, n)
+        assert batch.constrained[0]
+        assert allowed_ids(batch.fill()[0], 33) == masks[n]
+    batch.reset(0)
+    assert allowed_ids(batch.fill()[0], 33) == legal(words, "")
+
+
+def test_reset_beyond_what_was_accepted_is_refused():
+    batch = MatcherBatch([compiled(["ab"]), None], vocab_size=33)
+    assert batch.accept(0, 0)
+    for n in (2, -1):
+        with pytest.raises(ValueError, match=rf"n must lie in \[0, 1\].*row 0.*got {n}"):
+            batch.reset(0, n)
+    batch.reset(1)
+    batch.reset(0, 1)
     assert allowed_ids(batch.fill()[0], 33) == {1}
 
 
@@ -196,11 +239,79 @@ def test_keep_drops_and_reorders():
     batch.rollback(0, 1)
     batch.fill()
     assert allowed_ids(batch.bitmask[0], 33) == legal(["ba"], "")
-    with pytest.raises(ValueError, match="distinct"):
-        batch.keep([0, 0])
     batch.keep([])
     assert len(batch) == 0
     batch.fill()
+
+
+def test_a_row_kept_twice_is_two_states():
+    """Three beams: the second dies, the first has two children."""
+    batch = MatcherBatch([compiled(["abcab", "abac"]), None, compiled(["c"])], vocab_size=33)
+    assert batch.accept(0, 2)
+    batch.keep([0, 0, 1, 1])
+    assert batch.accept(0, 4)
+    assert batch.accept(1, 0)
+    batch.fill()
+    assert batch.constrained.tolist() == [True, True, False, False]
+    assert allowed_ids(batch.bitmask[0], 33) == legal(["abcab", "abac"], "abc")
+    assert allowed_ids(batch.bitmask[1], 33) == legal(["abcab", "abac"], "aba")
+    batch.rollback(1, 2)
+    assert allowed_ids(batch.fill()[1], 33) == legal(["abcab", "abac"], "")
+    assert allowed_ids(batch.bitmask[0], 33) == legal(["abcab", "abac"], "abc")
+
+
+# What the kernels ask
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_density_and_live_words_are_those_of_the_word_list(width):
+    words = [["abc", "c"], ["ba"], None, ["a"]]
+    batch = MatcherBatch([w and compiled(w, width) for w in words], vocab_size=width)
+    assert batch.accept(3, 0)
+    assert batch.accept(3, STOP)
+    batch.fill()
+    want = [len(legal(w, "")) / width for w in words[:2]] + [1, 1]
+    assert batch.density().tolist() == pytest.approx(want, rel=1e-12)
+    rows, numbers = batch.live_words()
+    # Spare bits of the last word are set by xgrammar, and count.
+    spare = {(row, width // 32) for row in (0, 1) if width % 32}
+    assert set(zip(rows.tolist(), numbers.tolist(), strict=True)) - spare == {(0, 0), (1, 0)}
+
+
+def test_free_rows_cost_nothing(monkeypatch):
+    """No matcher is asked, no word of theirs is read or written."""
+    batch = MatcherBatch([None] * 3, vocab_size=33)
+    monkeypatch.setattr(batch, "_filler", None)
+    batch.bitmask[:] = 7
+    batch.fill()
+    assert (batch.bitmask == 7).all()
+    assert batch.density().tolist() == [1, 1, 1]
+    assert [index.tolist() for index in batch.live_words()] == [[], []]
+    assert batch.jump_string(0) == ""
+
+
+def test_masks_are_in_pinned_memory_where_cuda_is_there(monkeypatch):
+    pinned = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: pinned.append(self) or self)
+    batch = MatcherBatch([compiled(["a"])], vocab_size=33)
+    assert batch.bitmask is pinned[-1]
+    batch.append(compiled(["b"]))
+    assert batch.bitmask is pinned[-1]
+    batch.keep([1])
+    assert batch.bitmask is pinned[-1]
+    assert allowed_ids(batch.fill()[0], 33) == {1}
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_pinned_masks_are_filled():
+    batch = MatcherBatch([compiled(["a"]), compiled(["b"])], vocab_size=33)
+    assert batch.bitmask.is_pinned()
+    assert [allowed_ids(row, 33) for row in batch.fill().cuda().cpu()] == [{0}, {1}]
+    batch.keep([1])
+    assert batch.bitmask.is_pinned()
+    assert allowed_ids(batch.fill([0])[0], 33) == {1}
 
 
 def test_swap_in_and_append_start_new_requests():
@@ -258,9 +369,17 @@ def test_bitmasks_that_would_be_filled_wrongly_are_refused(bitmask, message):
     with pytest.raises(ValueError, match=message):
         check_bitmask(bitmask, 3, 33)
     batch = MatcherBatch([compiled(["a"])] * 3, vocab_size=33)
-    batch.bitmask = bitmask
     with pytest.raises(ValueError, match=message):
-        batch.fill()
+        batch.bitmask = bitmask
+    assert allowed_ids(batch.fill()[2], 33) == {0}
+
+
+def test_a_buffer_of_the_callers_own_is_filled_in_place():
+    buffer = torch.full((2, 2), 7, dtype=torch.int32)
+    batch = MatcherBatch([compiled(["a"]), compiled(["b"])], vocab_size=33)
+    batch.bitmask = buffer
+    assert batch.fill() is buffer
+    assert [allowed_ids(row, 33) for row in buffer] == [{0}, {1}]
 
 
 def test_what_xgrammar_does_with_a_strided_view():
