@@ -1,18 +1,22 @@
-"""Plans to compiled grammars: cached, bounded, and with errors that name the tool."""
+"""Plans to compiled grammars: cached, bounded in time, size and memory, with errors that say where.
+
+The key of the cache is the tag as JSON, which is what xgrammar reads: writing it is the whole price
+of a warm request, and xgrammar pays the same.
+"""
 
 import os
-import re
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import xgrammar
 from pydantic_core import PydanticSerializationError
-from xgrammar.structural_tag import JSONSchemaFormat, StructuralTag
 
+from grammar.diagnosis import reason, schema_fault
 from grammar.formats import Tool
-from grammar.formats.base import MAX_WHITESPACE
 from grammar.policy import Plan, arguments_schema, read_tools
 
 # xgrammar's own errors are RuntimeErrors; pydantic refuses to write what is nested too deeply.
@@ -23,19 +27,31 @@ class GrammarError(ValueError):
     """A grammar that xgrammar cannot compile; the message names the tool where one is at fault."""
 
 
+class GrammarTooLargeError(GrammarError):
+    """A tag with more tools or more bytes than the compiler takes."""
+
+
 class Compiler:
     """Compiles plans for one vocabulary. Safe to share between threads.
 
     Masks are worked out when decoding first needs them. Working out all of them first takes seconds
     a tool on a vocabulary of 130,000 where strings exclude a marker, and most are never needed.
 
+    Threads that ask for the same tag at the same time share one compilation.
+
     Args:
         info: from ``grammar.tokenizer.tokenizer_info``.
         cache_limit_bytes: memory for grammars (whole ones and shared parts) kept for reuse; the
-            whole ones longest unused go first.
+            whole ones longest unused go first. A grammar grows as its masks are worked out, and is
+            weighed again whenever it is asked for.
         max_threads: threads that one compilation may use.
         timeout_s: seconds after which a compilation is given up, or None. xgrammar has no way to
-            stop one, so its thread runs on: the limit protects the caller, not the processor.
+            stop one, so its thread runs on: the limit protects the caller, not the processor. What
+            the thread finds in the end is cached.
+        max_compilations: compilations at a time, those given up but still running included; a
+            request beyond them waits, within its own time limit.
+        max_tag_bytes: size of a tag, written as JSON.
+        max_tools: tools in a tag.
     """
 
     def __init__(
@@ -45,9 +61,15 @@ class Compiler:
         cache_limit_bytes: int = 256 * 2**20,
         max_threads: int = 4,
         timeout_s: float | None = 60.0,
+        max_compilations: int = 4,
+        max_tag_bytes: int = 2**20,
+        max_tools: int = 512,
     ) -> None:
         self.info = info
         self._timeout_s = timeout_s
+        self._max_compilations = max_compilations
+        self._max_tag_bytes = max_tag_bytes
+        self._max_tools = max_tools
         self._limit = cache_limit_bytes // 2
         self._compiler = xgrammar.GrammarCompiler(
             info,
@@ -56,60 +78,102 @@ class Compiler:
             enable_dynamic_compilation=True,
         )
         # xgrammar does not keep a whole grammar that still grows, so they are kept here.
-        self._cache: OrderedDict[str, xgrammar.CompiledGrammar] = OrderedDict()
+        self._cache = _Cache(self._limit)
+        self._running: dict[str, Future[xgrammar.CompiledGrammar]] = {}
         self._lock = threading.Lock()
+        self._slots = threading.BoundedSemaphore(max_compilations)
 
     def compile(self, plan: Plan) -> xgrammar.CompiledGrammar | None:
         """The grammar of a plan, or None where the plan leaves decoding free.
 
         Raises:
+            GrammarTooLargeError: more tools or bytes than the limits.
             GrammarError: it cannot be compiled, took too long, or allows no first token.
         """
         if plan.constraint is None:
             return None
         try:
             key = plan.constraint.model_dump_json()
+        except PydanticSerializationError as error:
+            raise _explained(plan.constrained, error) from error
+        with self._lock:
+            cached = self._cache.get(key)
+            if cached is not None:
+                return cached
+            running = self._running.get(key)
+            mine = running is None
+            if mine:
+                self._check_size(key, plan)
+                running = self._running[key] = Future()
+        deadline = _Deadline(self._timeout_s)
+        if mine:
+            self._start(key, plan, running, deadline)
+        try:
+            return running.result(deadline.remaining())
+        except TimeoutError:
+            raise GrammarError(
+                f"the grammar was not compiled within {self._timeout_s:g} s; simplify the tools'"
+                " schemas (large bounds and deep nesting cost most) or raise timeout_s"
+            ) from None
+
+    def _check_size(self, key: str, plan: Plan) -> None:
+        if len(plan.constrained) > self._max_tools:
+            raise GrammarTooLargeError(
+                f"tools must be at most {self._max_tools:,} in one grammar; got"
+                f" {len(plan.constrained):,}: offer fewer, or raise max_tools"
+            )
+        if (size := len(key.encode())) > self._max_tag_bytes:
+            raise GrammarTooLargeError(
+                f"the structural tag must be at most {self._max_tag_bytes:,} bytes of JSON; got"
+                f" {size:,}: offer fewer tools, shorten their schemas, or raise max_tag_bytes"
+            )
+
+    def _start(
+        self,
+        key: str,
+        plan: Plan,
+        future: Future[xgrammar.CompiledGrammar],
+        deadline: "_Deadline",
+    ) -> None:
+        if not self._slots.acquire(timeout=deadline.remaining()):
+            error = GrammarError(
+                f"{self._max_compilations} other compilations, which may have been given up but"
+                f" still run, left no room for this one within {self._timeout_s:g} s; try again"
+                " later, or raise max_compilations"
+            )
             with self._lock:
-                if key in self._cache:
-                    self._cache.move_to_end(key)
-                    return self._cache[key]
-            compiled = self._compile(plan.constraint)
+                del self._running[key]
+            future.set_exception(error)
+            return
+
+        def work() -> None:
+            try:
+                compiled = self._compile(plan)
+            except BaseException as error:
+                with self._lock:
+                    del self._running[key]
+                future.set_exception(error)
+            else:
+                with self._lock:
+                    del self._running[key]
+                    self._cache.put(key, compiled)
+                future.set_result(compiled)
+            finally:
+                self._slots.release()
+
+        threading.Thread(target=work, daemon=True, name="grammar-compile").start()
+
+    def _compile(self, plan: Plan) -> xgrammar.CompiledGrammar:
+        try:
+            compiled = self._compiler.compile_structural_tag(plan.constraint)
         except _FAILURES as error:
-            _raise_guilty(plan.constrained)
-            raise GrammarError(f"the grammar cannot be compiled: {_reason(error)}") from error
+            raise _explained(plan.constrained, error) from error
         if not _allows_a_token(compiled):
             raise GrammarError(
                 "the grammar allows no first token: the vocabulary cannot spell what it asks for,"
                 " or a schema allows no value at all"
             )
-        with self._lock:
-            self._cache[key] = compiled
-            while len(self._cache) > 1 and self._held() > self._limit:
-                self._cache.popitem(last=False)
         return compiled
-
-    def _compile(self, tag: StructuralTag) -> xgrammar.CompiledGrammar:
-        if self._timeout_s is None:
-            return self._compiler.compile_structural_tag(tag)
-        outcome: list[Any] = []
-
-        def work() -> None:
-            try:
-                outcome.append(self._compiler.compile_structural_tag(tag))
-            except BaseException as error:
-                outcome.append(error)
-
-        thread = threading.Thread(target=work, daemon=True, name="grammar-compile")
-        thread.start()
-        thread.join(self._timeout_s)
-        if not outcome:
-            raise GrammarError(
-                f"the grammar was not compiled within {self._timeout_s:g} s; simplify the tools'"
-                " schemas (large bounds and deep nesting cost most) or raise timeout_s"
-            )
-        if isinstance(outcome[0], BaseException):
-            raise outcome[0]
-        return outcome[0]
 
     def clear_cache(self) -> None:
         """Drop every cached grammar; those in use stay valid."""
@@ -121,10 +185,51 @@ class Compiler:
     def cache_bytes(self) -> int:
         """Bytes held by the cache."""
         with self._lock:
-            return self._held() + self._compiler.get_cache_size_bytes()
+            return self._cache.weigh() + self._compiler.get_cache_size_bytes()
 
-    def _held(self) -> int:
-        return sum(compiled.memory_size_bytes for compiled in self._cache.values())
+
+class _Deadline:
+    """Seconds left of a limit that starts now; None has no end."""
+
+    def __init__(self, limit_s: float | None) -> None:
+        self._end = None if limit_s is None else time.monotonic() + limit_s
+
+    def remaining(self) -> float | None:
+        return None if self._end is None else max(0.0, self._end - time.monotonic())
+
+
+class _Cache:
+    """Grammars by key, the longest unused first; the caller holds the lock."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit = limit_bytes
+        self._grammars: OrderedDict[str, xgrammar.CompiledGrammar] = OrderedDict()
+        self._bytes: dict[str, int] = {}
+        self._total = 0
+
+    def get(self, key: str) -> xgrammar.CompiledGrammar | None:
+        compiled = self._grammars.get(key)
+        if compiled is not None:
+            self.put(key, compiled)
+        return compiled
+
+    def put(self, key: str, compiled: xgrammar.CompiledGrammar) -> None:
+        self._grammars[key] = compiled
+        self._grammars.move_to_end(key)
+        size = compiled.memory_size_bytes
+        self._total += size - self._bytes.get(key, 0)
+        self._bytes[key] = size
+        while len(self._grammars) > 1 and self._total > self._limit:
+            oldest, _ = self._grammars.popitem(last=False)
+            self._total -= self._bytes.pop(oldest)
+
+    def weigh(self) -> int:
+        return sum(compiled.memory_size_bytes for compiled in self._grammars.values())
+
+    def clear(self) -> None:
+        self._grammars.clear()
+        self._bytes.clear()
+        self._total = 0
 
 
 def check_tools(tools: Sequence[Mapping[str, Any]]) -> None:
@@ -132,31 +237,28 @@ def check_tools(tools: Sequence[Mapping[str, Any]]) -> None:
 
     Raises:
         ValueError: the shape or a name is wrong.
-        GrammarError: a schema cannot be compiled.
+        GrammarError: a schema cannot be compiled; the message says where in it.
     """
-    _raise_guilty(
-        [
-            Tool(t["function"]["name"], arguments_schema(t["function"], "strict"))
-            for t in read_tools(tools)
-        ]
-    )
+    checked = [
+        Tool(t["function"]["name"], arguments_schema(t["function"], "strict"))
+        for t in read_tools(tools)
+    ]
+    if (guilty := _guilty(checked)) is not None:
+        raise guilty
 
 
-def _raise_guilty(tools: Sequence[Tool]) -> None:
+def _explained(tools: Sequence[Tool], error: Exception) -> GrammarError:
+    return _guilty(tools) or GrammarError(f"the grammar cannot be compiled: {reason(error)}")
+
+
+def _guilty(tools: Sequence[Tool]) -> GrammarError | None:
     for tool in tools:
-        content = JSONSchemaFormat(json_schema=dict(tool.schema), max_whitespace_cnt=MAX_WHITESPACE)
-        try:
-            xgrammar.Grammar.from_structural_tag(StructuralTag(format=content))
-        except _FAILURES as error:
-            raise GrammarError(
-                f"the schema of tool {tool.name!r} cannot be compiled: {_reason(error)}"
-            ) from error
-
-
-def _reason(error: Exception) -> str:
-    # xgrammar puts a time and a source line before the sentence.
-    text = re.sub(r"^\[[\d:]+\] \S+:\d+: ", "", str(error).strip())
-    return " ".join(text.split())
+        if (fault := schema_fault(tool.schema)) is not None:
+            where = f"at {fault.pointer}" if fault.pointer else "at its root"
+            return GrammarError(
+                f"the schema of tool {tool.name!r} cannot be compiled, {where}: {fault.reason}"
+            )
+    return None
 
 
 def _allows_a_token(compiled: xgrammar.CompiledGrammar) -> bool:
