@@ -16,8 +16,9 @@ from typing import Any
 
 import xgrammar
 
-# `<|im_start|>` and `<｜User｜>` are control tokens even where not declared `special`.
-_CONTROL_SHAPE = re.compile(r"<[|｜].*[|｜]>", re.DOTALL)
+# `<|im_start|>` and `<｜User｜>` are control tokens even where not declared `special`; so are
+# Gemma's `<tool_call|>` and DeepSeek's `<｜/table>｜`.
+_CONTROL_SHAPE = re.compile(r"<[|｜].+|.+[|｜]>", re.DOTALL)
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _PROBE = 'Hello, world: {"a": [1, -2.5e3, true]}\n\n\tif x:  y = "ç上海😀"'
 
@@ -92,7 +93,10 @@ def info_from_bytes(
 
 
 def control_token_ids(tokenizer: Any, markers: Sequence[str] = ()) -> frozenset[int]:
-    """Ids of the control tokens: special ones and those shaped like ``<|...|>``, but no markers."""
+    """Ids of the control tokens: special, or starting with ``<|`` or ending with ``|>``; no markers.
+
+    A token counts only if it was added to the vocabulary, as control tokens are.
+    """
     special = set(tokenizer.all_special_ids)
     return frozenset(
         i
