@@ -93,9 +93,9 @@ def info_from_bytes(
 
 
 def control_token_ids(tokenizer: Any, markers: Sequence[str] = ()) -> frozenset[int]:
-    """Ids of the control tokens: special, or starting with ``<|`` or ending with ``|>``; no markers.
+    """Ids of the control tokens: added tokens, special or shaped like ``<|...`` or ``...|>``.
 
-    A token counts only if it was added to the vocabulary, as control tokens are.
+    ``markers`` are not among them.
     """
     special = set(tokenizer.all_special_ids)
     return frozenset(
