@@ -15,6 +15,7 @@ COMMANDS = (
     "kernels.audit",
     "kernels.traffic",
     "kernels.bench",
+    "grammar.bench",
     "eval.k2vv",
     "eval.bundle",
     "eval.nano_curve",
