@@ -19,6 +19,7 @@ except ImportError:  # pragma: no cover - only on Windows
 
 _START_LIMIT_S = 120.0
 _START_ATTEMPTS = 3
+_PRELOAD = ["xgrammar", "jsonschema", "eval.json_schema_judge"]
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ class _Worker:
         if self._starts == _START_ATTEMPTS:
             raise StartError(f"no worker starts: {_ending(self._process.exitcode)}")
         self._starts += 1
-        context = multiprocessing.get_context("spawn")
+        context = _context()
         self.pipe, theirs = context.Pipe()
         arguments = (theirs, self._make, self._memory_bytes)
         self._process = context.Process(target=_work, args=arguments, daemon=True)
@@ -151,6 +152,15 @@ class _Worker:
         failure = Failure(kind, self._stage, message)
         self._start()
         return self._end(failure)
+
+
+def _context() -> Any:
+    """Processes are forked from a server that has imported the slow packages once."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_PRELOAD)
+    return context
 
 
 def _ending(code: int | None) -> str:
@@ -171,8 +181,10 @@ def _work(pipe: Connection, make: Any, memory_bytes: int | None) -> None:
     except Exception as error:
         pipe.send(("failed", str(error) or type(error).__name__))
         return
-    if memory_bytes is not None and resource is not None:
-        resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+    if resource is not None:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if memory_bytes is not None:
+            resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     pipe.send(("ready", ""))
     stage = ""
 

@@ -8,6 +8,12 @@ from typing import Any
 
 VERDICTS = ("exact", "rewritten", "guarded", "refused")
 LEVELS = ("mask", "guard")
+TIMES = {
+    "prepare_ms": "prepare",
+    "prepare_cpu_ms": "prepare, processor",
+    "first_mask_ms": "to first mask",
+    "first_mask_cpu_ms": "to first mask, processor",
+}
 
 
 def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -25,7 +31,7 @@ def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
     summary["disputed"] = sum(bool(row.get("disputed")) for row in rows)
     summary["walks"] = sum(row.get("walks", 0) for row in rows)
-    for name in ("prepare_ms", "first_mask_ms"):
+    for name in TIMES:
         times = sorted(row[name] for row in rows if name in row)
         summary[name] = {
             "p50": _quantile(times, 0.5),
@@ -83,23 +89,27 @@ def print_tables(summaries: dict[str, dict[str, Any]], console: Any) -> None:
     for level, where in _WHERE.items():
         for name in _COUNTS:
             line(f"{name.replace('_', ' ')}, {where}", level, name, end=name == _COUNTS[-1])
-    for name, said in (("prepare_ms", "prepare"), ("first_mask_ms", "to first mask")):
-        for which in ("p50", "p99", "max"):
-            line(f"{said} {which}, ms", name, which, end=which == "max")
+    for name, said in TIMES.items():
+        for which in ("p50", "p99"):
+            line(f"{said} {which}, ms", name, which, end=which == "p99")
     console.print(table)
 
-    table = Table()
+    for engine, summary in summaries.items():
+        if summary["by_verdict"]:
+            console.print(_verdict_table(engine, summary["by_verdict"]))
+
+
+def _verdict_table(engine: str, parts: dict[str, Any]) -> Any:
+    from rich.table import Table
+
+    table = Table(title=f"{engine}: mask / after guard", title_justify="left")
     table.add_column("verdict")
-    table.add_column("schemas", justify="right")
-    for where in _WHERE.values():
-        for name in _COUNTS:
-            table.add_column(f"{name.replace('_', ' ')}, {where}", justify="right")
-    for summary in summaries.values():
-        for verdict, part in summary["by_verdict"].items():
-            found = [part[level][name] for level in LEVELS for name in _COUNTS]
-            table.add_row(verdict, _shown(part["schemas"]), *map(_shown, found))
-    if table.row_count:
-        console.print(table)
+    for name in ("schemas", *_COUNTS):
+        table.add_column(name.replace("_", " "), justify="right")
+    for verdict, part in parts.items():
+        found = [" / ".join(_shown(part[level][name]) for level in LEVELS) for name in _COUNTS]
+        table.add_row(verdict, _shown(part["schemas"]), *found)
+    return table
 
 
 _COUNTS = ("passing", "valid_rejected", "invalid_accepted")
