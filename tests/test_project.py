@@ -16,6 +16,7 @@ COMMANDS = (
     "kernels.traffic",
     "kernels.bench",
     "eval.k2vv",
+    "eval.json_schema",
     "eval.bundle",
     "eval.nano_curve",
     "sampler.nano.train",
