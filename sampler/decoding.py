@@ -18,12 +18,14 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
 import torch
 
 from grammar.matcher import MatcherBatch
+from grammar.tokenizer import token_bytes
 from kernels.masked_sample import masked_sample
 from sampler.batch import CachedBatch, to_device
 from sampler.forced import step_width
@@ -50,7 +52,8 @@ def generate(
 
     Yields:
         `Completion`s in the order in which they end. A row whose logits or grammar fail ends with
-        finish_reason "error"; the others go on.
+        finish_reason "error"; the others go on. One whose guard objects is decoded on from where
+        that went wrong.
 
     Raises:
         ValueError: a request's prompt or grammar does not fit the model; before anything runs.
@@ -214,8 +217,9 @@ class Decoder:
 
     def _shrink(self, trouble: str) -> list[Completion]:
         """Start all rows anew from their tokens so far, fewer at a time."""
-        done = [row.completion() for row in self._rows if row.finish_reason]
+        ended = [row for row in self._rows if row.finish_reason]
         rows = [row for row in self._rows if not row.finish_reason]
+        done = self._completions(ended)
         self._rows, self._states = [], None
         self.batch.clear()
         self.matchers.keep([])
@@ -254,12 +258,13 @@ class Decoder:
         with self.counts.timed("sampling"):
             params = [row.request.params for row in rows]
             arguments = {
-                "temperature": torch.tensor([p.temperature for p in params], dtype=torch.float32),
+                "temperature": torch.tensor([row.temperature for row in rows], dtype=torch.float32),
                 "top_k": torch.tensor([p.top_k for p in params], dtype=torch.int32),
                 "top_p": torch.tensor([p.top_p for p in params], dtype=torch.float32),
                 "min_p": torch.tensor([p.min_p for p in params], dtype=torch.float32),
                 "seed": torch.tensor([p.seed for p in params], dtype=torch.int64),
                 "position": torch.tensor([row.position for row in rows], dtype=torch.int32),
+                "stream": torch.tensor([row.retries for row in rows], dtype=torch.int32),
             }
             if logits.device.type != "cpu":
                 # One copy each, none of which waits; the sample's ids are what is waited for.
@@ -303,13 +308,25 @@ class Decoder:
                 return
 
     def _retire(self) -> list[Completion]:
-        done = [row.completion() for row in self._rows if row.finish_reason]
+        done = [row for row in self._rows if row.finish_reason]
         if done:
             keep = [i for i, row in enumerate(self._rows) if not row.finish_reason]
             self.batch.keep(keep)
             self.matchers.keep(keep)
             self._rows = [self._rows[i] for i in keep]
-        return done
+        return self._completions(done)
+
+    def _completions(self, done: list[Row]) -> list[Completion]:
+        """Of rows that have ended; those whose guard objects wait again, with what they keep."""
+        for row in done:
+            guarded = row.request.guard is not None and row.finish_reason != "error"
+            if guarded and row.redo(self._token_bytes):
+                self._waiting.append(row)
+        return [row.completion() for row in done if row.finish_reason]
+
+    @cached_property
+    def _token_bytes(self) -> list[bytes]:
+        return token_bytes(self.tokenizer)
 
 
 def top_logprobs(logits: torch.Tensor, request: Request, token: int) -> dict[int, float]:

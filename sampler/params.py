@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from grammar.guard import Guard, GuardFailure
 
 FinishReason = Literal["stop", "length", "error"]
 
@@ -81,6 +84,7 @@ class Request:
         prompt: token ids, at least one.
         params: how to sample.
         grammar: a compiled grammar (`grammar.compiler.Compiler.compile`), or None to decode freely.
+        guard: validates what was decoded and has it redone (`grammar.guard.Guard`), or None.
         key: whatever the caller tells requests apart by; comes back on the completion.
     """
 
@@ -88,6 +92,7 @@ class Request:
     params: SamplingParams = field(default_factory=SamplingParams)
     grammar: Any | None = None
     key: Any = None
+    guard: Guard | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "prompt", tuple(int(token) for token in self.prompt))
@@ -146,10 +151,16 @@ class Completion:
         top_logprobs: one mapping a token, id to nats, most likely first, under the model's own
             distribution: before mask, temperature and cuts. The token that came is always in it.
         prompt_tokens: length of the prompt.
-        steps: tokens that came, the stop token included.
+        steps: tokens that came, the stop token included; those that the guard threw away are not.
         forced: how many of them were the only one that the grammar allowed, and were not sampled.
         seconds: from the prefill of the prompt to the last token.
-        error: what went wrong, for "error".
+        error: what went wrong, for "error". Otherwise set only where the guard gave up: the text
+            is then the last attempt, finish_reason is how that ended, and this says which call is
+            not valid and where.
+        retries: how often the guard had the rest of the text decoded again.
+        redone: tokens that it threw away, stop tokens included.
+        guard_failures: what it objected to, in the order of the attempts. Those of the last
+            attempt have `stream` equal to `retries`; without such, the text is valid.
         interventions: where the grammar changed the draw (empty unless traced).
         near_ties: draws decided by less than the tie margin (empty unless traced).
         log_removed: nats, one a step, -inf where nothing was forbidden (empty unless traced).
@@ -167,6 +178,9 @@ class Completion:
     logprobs: tuple[float, ...] = ()
     top_logprobs: tuple[Mapping[int, float], ...] = ()
     error: str | None = None
+    retries: int = 0
+    redone: int = 0
+    guard_failures: tuple[GuardFailure, ...] = ()
     interventions: tuple[Intervention, ...] = ()
     near_ties: tuple[NearTie, ...] = ()
     log_removed: tuple[float, ...] = ()

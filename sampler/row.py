@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
+from grammar.guard import GuardFailure
 from grammar.matcher import MatcherBatch
+from kernels import checks
 from kernels.masked_sample import Status
 from sampler.params import Completion, Request
 from sampler.trace import Trace
+
+RETRY_TEMPERATURE = 1.0
+"""Of a greedy request, from where its guard has it redone: greedily it would only repeat itself."""
 
 
 class Row:
@@ -17,6 +23,7 @@ class Row:
     Attributes:
         position: tokens drawn or forced, the stop token included; the noise depends on it.
         unread: tokens that the model has not been fed yet.
+        retries: how often the guard has had it decoded again; the stream of its noise.
         finish_reason: None while it runs.
     """
 
@@ -26,7 +33,9 @@ class Row:
         self.unread: list[int] = []
         self.logprobs: list[float] = []
         self.top_logprobs: list[dict[int, float]] = []
-        self.position = self.forced = 0
+        self.position = self.retries = self.redone = 0
+        self.forced: list[int] = []
+        self.failures: list[GuardFailure] = []
         self.finish_reason: str | None = None
         self.stop: int | str | None = None
         self.error: str | None = None
@@ -70,8 +79,48 @@ class Row:
 
     def take_forced(self, token: int, i: int, matchers: MatcherBatch) -> None:
         """Take the one token that is allowed: its probability is 1."""
-        self.forced += 1
+        self.forced.append(self.position)
         self.take(token, 0.0, Status.OK, i, matchers)
+
+    @property
+    def temperature(self) -> float:
+        """That of the next draw."""
+        wanted = self.request.params.temperature
+        return RETRY_TEMPERATURE if self.retries and wanted < checks.GREEDY_BELOW else wanted
+
+    def redo(self, token_bytes: Sequence[bytes]) -> bool:
+        """Ask the guard about a finished row; True if it is to be decoded on from a place before.
+
+        Positions go on from there, and the noise is that of the next stream: the draws are new,
+        and they depend on the batch as little as the first ones.
+        """
+        # Ids beyond the tokenizer's have no bytes.
+        pieces = [token_bytes[t] if t < len(token_bytes) else b"" for t in self.token_ids]
+        try:
+            verdict = self.request.guard.check(
+                pieces, retries=self.retries, ended=isinstance(self.stop, int)
+            )
+        except Exception as error:  # one request's; the others go on
+            self.fail(f"the guard failed: {type(error).__name__}: {error}")
+            return False
+        self.failures += verdict.failures
+        if verdict.gives_up:
+            self.error = f"{verdict.failures[0]}; given up after {self.retries} retries"
+        if verdict.restart_at is None:
+            return False
+        self.redone += self.position - verdict.restart_at
+        self.retries += 1
+        self._cut(verdict.restart_at)
+        return True
+
+    def _cut(self, position: int) -> None:
+        self.position = position
+        for column in (self.token_ids, self.logprobs, self.top_logprobs):
+            del column[position:]
+        self.forced = [at for at in self.forced if at < position]
+        self.finish_reason = self.stop = self.text = None
+        if self.trace:
+            self.trace.cut(position)
 
     def _append(self, token: int, logprob: float) -> None:
         self.position += 1
@@ -123,11 +172,14 @@ class Row:
             finish_reason=self.finish_reason,
             prompt_tokens=len(self.request.prompt),
             steps=self.position,
-            forced=self.forced,
+            forced=len(self.forced),
             seconds=time.perf_counter() - self.began if self.began else 0.0,
             stop=self.stop,
             logprobs=tuple(self.logprobs),
             top_logprobs=tuple(self.top_logprobs[: len(self.token_ids)]),
             error=self.error,
+            retries=self.retries,
+            redone=self.redone,
+            guard_failures=tuple(self.failures),
             **traced,
         )

@@ -74,6 +74,13 @@ class Trace:
         if margin is not None:
             self.near_ties.append(NearTie(position, token, runner_up, margin))
 
+    def cut(self, position: int) -> None:
+        """Forget the positions from this one on; they are about to be drawn again."""
+        self.position = position
+        self.interventions = [i for i in self.interventions if i.position < position]
+        self.near_ties = [tie for tie in self.near_ties if tie.position < position]
+        del self.log_removed[position:]
+
     def result(self) -> dict[str, Any]:
         """The fields of a `Completion` that this fills."""
         return {
@@ -105,7 +112,8 @@ def _score(logits: torch.Tensor, token: torch.Tensor, arguments) -> torch.Tensor
     greedy = temperature < _GREEDY_BELOW
     scale = torch.where(greedy, 1.0, 1.0 / temperature)
     z = logits.gather(1, token[:, None]).squeeze(1).float() * scale
-    seed, position = (arguments[name].cpu().numpy() for name in ("seed", "position"))
-    bits = gumbel.random_bits(seed, position, 0, token.cpu().numpy())
+    names = ("seed", "position", "stream")
+    seed, position, stream = (arguments[name].cpu().numpy() for name in names)
+    bits = gumbel.random_bits(seed, position, stream, token.cpu().numpy())
     noise = torch.from_numpy(gumbel.gumbel_from_bits(bits)).to(z.device)
     return torch.where(greedy, z, z + noise)

@@ -17,6 +17,7 @@ COMMANDS = (
     "kernels.bench",
     "grammar.bench",
     "eval.k2vv",
+    "eval.json_schema",
     "eval.bundle",
     "eval.nano_curve",
     "sampler.nano.train",
