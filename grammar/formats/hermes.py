@@ -1,15 +1,15 @@
 """Hermes and Qwen 2.5/3: ``<tool_call>`` + newline + JSON object + newline + ``</tool_call>``."""
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from grammar.formats import json_text
-from grammar.formats.base import NAME_PATTERN, Format
+from grammar.formats.base import Format
 from grammar.formats.message import (
     Malformed,
     MessageBuilder,
     call_parts,
+    check_name,
     open_suffix,
     read_arguments,
 )
@@ -108,11 +108,7 @@ def _read_call(raw: str, parameters: Mapping[str, Any] | None) -> tuple[str, str
     fields = dict(pairs)
     if len(fields) < len(pairs):
         raise Malformed("a key is written twice")
-    name = json_text.loads(fields.get("name", "null"), loose=True)
-    if not isinstance(name, str) or not re.fullmatch(NAME_PATTERN, name):
-        raise Malformed("no tool name")
-    if parameters is not None and name not in parameters:
-        raise Malformed(f"the request has no tool {name!r}")
+    name = check_name(json_text.loads(fields.get("name", "null"), loose=True), parameters)
     known = parameters is not None
     schema = parameters[name] if known else None
     arguments, mended = read_arguments(fields.get("arguments", ""), schema, known=known)

@@ -1,10 +1,14 @@
 """What a parsed completion is: an OpenAI message, and apart from it what was wrong with it."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from grammar.formats import json_text
+
+NAME_PATTERN = r"[A-Za-z0-9_.-]{1,64}"
+"""Names are pasted into the envelope unescaped, so they may hold nothing that needs escaping."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +138,19 @@ def open_suffix(text: str, markers: Sequence[str]) -> int:
 
 class Malformed(ValueError):
     """A call that cannot be read; its message is the ``detail`` of a ``Problem``."""
+
+
+def check_name(name: Any, parameters: Mapping[str, Any] | None) -> str:
+    """``name``, where it can be called.
+
+    Raises:
+        Malformed: no name, or of no tool of the request.
+    """
+    if not isinstance(name, str) or not re.fullmatch(NAME_PATTERN, name):
+        raise Malformed("no tool name")
+    if parameters is not None and name not in parameters:
+        raise Malformed(f"the request has no tool {name!r}")
+    return name
 
 
 def read_arguments(
