@@ -7,8 +7,10 @@ from grammar.formats.base import Format, Tool
 from grammar.formats.deepseek_v3 import DeepSeekR1, DeepSeekV31
 from grammar.formats.exaone import Exaone
 from grammar.formats.gemma_4 import Gemma4
+from grammar.formats.harmony import Harmony
 from grammar.formats.hermes import Hermes
 from grammar.formats.kimi_k2 import KimiK2
+from grammar.formats.kimi_k3 import KimiK3
 from grammar.formats.llama import Llama
 from grammar.formats.message import Parsed, Problem
 from grammar.formats.stream import Delta, StreamParser
@@ -26,6 +28,8 @@ FORMATS: dict[str, Format] = {
         DeepSeekV31(),
         Llama(),
         Gemma4(),
+        KimiK3(),
+        Harmony(),
     )
 }
 

@@ -1,8 +1,8 @@
 """DeepSeek before V3.2: a section of calls, each a name and a JSON object between markers.
 
-V3.1 writes ``NAME<｜tool▁sep｜>{...}``; V3 and R1 ``function<｜tool▁sep｜>NAME``, then the object in
-a Markdown fence (the chat templates in the models' ``tokenizer_config.json``). Either is read from
-both.
+V3.1 writes ``NAME<｜tool▁sep｜>{...}``. V3 and R1 write ``function<｜tool▁sep｜>NAME``, then the
+object in a Markdown fence (the chat templates in the models' ``tokenizer_config.json``). Both are
+read, whichever model it is.
 """
 
 import re
@@ -76,7 +76,5 @@ class DeepSeekV31(SectionFormat):
 class DeepSeekR1(DeepSeekV31):
     name = "deepseek_r1"
     style = "deepseek_r1"
-    layout = (
-        f"{CALL_BEGIN}function{SEPARATOR}{{name}}\n```json\n{{arguments}}\n```{CALL_END}"
-    )
+    layout = f"{CALL_BEGIN}function{SEPARATOR}{{name}}\n```json\n{{arguments}}\n```{CALL_END}"
     between = "\n"

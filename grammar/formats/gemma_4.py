@@ -1,8 +1,8 @@
 """Gemma 4: ``<|tool_call>call:NAME{key:<|"|>text<|"|>,count:3}<tool_call|>``.
 
-The arguments look like JSON, but keys are bare and strings stand between ``<|"|>``, without escapes
-(the chat template of google/gemma-4; ai.google.dev, prompt formatting). A string that holds ``<|"|>``
-itself cannot be written.
+The arguments look like JSON, but keys are bare, and strings stand between ``<|"|>`` without escapes
+(the models' chat template; ai.google.dev/gemma/docs/core/prompt-formatting-gemma4). A text that
+holds ``<|"|>`` itself cannot be written.
 """
 
 import json
@@ -43,7 +43,11 @@ class Gemma4(Format):
     settling = (OPEN, CLOSE)
 
     def render(self, calls: Sequence[Mapping[str, Any]]) -> str:
-        """Raises ``ValueError`` for a text that holds ``<|"|>``, or arguments that are no object."""
+        """See ``Format.render``.
+
+        Raises:
+            ValueError: a text that holds ``<|"|>``, or arguments that are no JSON object.
+        """
         parts = []
         for name, arguments, _ in map(call_parts, calls):
             if not arguments.lstrip().startswith("{"):

@@ -59,7 +59,7 @@ class MessageBuilder:
     Attributes:
         content: the content so far, in pieces; whitespace that may turn out to be layout is not
             yet in it.
-        in_block: for scanners: inside a block of calls.
+        in_block: for scanners: the block they are in, such as a section of calls; False at first.
         offset: for scanners: where the text that is being scanned starts in the completion.
     """
 
@@ -68,7 +68,7 @@ class MessageBuilder:
         self.problems: list[Problem] = []
         self.content: list[str] = []
         self.reasoning: str | None = None
-        self.in_block = False
+        self.in_block: bool | str = False
         self.offset = 0
         self._spans: list[tuple[int, int]] = []
         self._bounded = False
