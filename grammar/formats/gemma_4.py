@@ -10,8 +10,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from xgrammar.structural_tag import StructuralTag
+
 from grammar.formats import json_text
-from grammar.formats.base import Format
+from grammar.formats.base import Format, Tool
 from grammar.formats.message import (
     NAME_PATTERN,
     Malformed,
@@ -41,6 +43,11 @@ class Gemma4(Format):
     start_of_thinking = "<|channel>thought\n"
     end_of_thinking = CHANNEL_CLOSE
     settling = (OPEN, CLOSE)
+
+    def structural_tag(self, tools: Sequence[Tool], **options: Any) -> StructuralTag:
+        """xgrammar's, which drops the length bounds of every string in this style: kept here."""
+        tools = [Tool(tool.name, _bounds_as_patterns(tool.schema)) for tool in tools]
+        return super().structural_tag(tools, **options)
 
     def render(self, calls: Sequence[Mapping[str, Any]]) -> str:
         """See ``Format.render``.
@@ -269,6 +276,23 @@ class _Reader:
         if pos == len(self.text):
             raise _TextStops
         return pos
+
+
+def _bounds_as_patterns(schema: Any) -> Any:
+    """The schema with a pattern for each length bound of a string, which then holds no ``<``."""
+    if isinstance(schema, list):
+        return [_bounds_as_patterns(item) for item in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    data = ("enum", "const", "default", "examples")
+    schema = {
+        key: value if key in data else _bounds_as_patterns(value) for key, value in schema.items()
+    }
+    bounded = schema.keys() & {"minLength", "maxLength"}
+    if schema.get("type") == "string" and bounded and not schema.keys() & {"pattern", "format"}:
+        least, most = schema.pop("minLength", 0), schema.pop("maxLength", "")
+        schema["pattern"] = f"^[^<]{{{least},{most}}}$"
+    return schema
 
 
 def _write(raw: str) -> str:

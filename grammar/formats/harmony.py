@@ -2,11 +2,11 @@
 
 ``<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{...}<|call|>``
 
-Analysis is thinking; final, and commentary without a recipient, are content. The messages after the
-first begin with ``<|start|>assistant``, which ends the prompt of the first. ``<|call|>`` and
-``<|return|>`` end a turn and may be stop tokens, which never reach the text: so a call is whole once
-its object is closed and nothing but a marker follows (openai-harmony, docs/format.md; the chat
-template of openai/gpt-oss-120b).
+Analysis is thinking; final is content, and so is commentary without a recipient. The prompt ends
+with ``<|start|>assistant``, and every message after the first begins with it. ``<|call|>`` and
+``<|return|>`` end a turn: they may be stop tokens, which never reach the text. So a call is whole
+once its object is closed and a marker follows, or nothing (developers.openai.com/cookbook, the
+harmony response format; the chat template of openai/gpt-oss-120b).
 """
 
 import re
@@ -96,7 +96,7 @@ class Harmony(Format):
         earlier: list[Any] = [self._message(header, END, RETURN) for header in headers]
         if parallel_tool_calls and tool_choice != "named":
             earlier.append(ended_call)
-        last: list[Any] = [self._message(header, END, RETURN, "") for header in headers]
+        last: list[Any] = [self._message(header, END, RETURN, "") for header in headers[1:]]
         before = StarFormat(
             content=SequenceFormat(elements=[OrFormat(elements=earlier), _text(NEXT)])
         )

@@ -6,8 +6,8 @@ type="TYPE"<|sep|>VALUE<|close|>argument<|sep|><|close|>call<|sep|><|close|>tool
 A value of type ``string`` is raw text, any other is JSON. Attributes are escaped (``&amp;``,
 ``&quot;``). In place of its arguments a call may hold ``<|open|>json type="object"<|sep|>{...}
 <|close|>json<|sep|>``; it is written so where a text could not stand in a tag. The prompt opens the
-``response`` channel, or ``think`` (the checkpoint's ``encoding_k3.py``, as TensorRT-LLM's and vLLM's
-parsers read it).
+``response`` channel, or ``think`` (after TensorRT-LLM's and vLLM's parsers, which follow the
+checkpoint's ``encoding_k3.py``).
 """
 
 import re
@@ -86,7 +86,11 @@ class KimiK3(Format):
         return tag
 
     def render(self, calls: Sequence[Mapping[str, Any]]) -> str:
-        """Raises ``ValueError`` for arguments that are no object."""
+        """See ``Format.render``.
+
+        Raises:
+            ValueError: arguments that are no JSON object.
+        """
         if not calls:
             return ""
         parts = []

@@ -5,8 +5,8 @@ No marker tells a call from JSON that the model was asked for. An object is read
 ``"type": "function"``; every other object is content. The ban is on the keys of the arguments:
 without one of them there is no call, and an answer such as ``{"name": "Ann"}`` stays possible.
 
-Llama 3.1 may write ``<|python_tag|>`` before a call (llama.com, prompt format of Llama 3.1); several
-calls are separated by ``;``, as vLLM's ``llama3_json`` reads them.
+Llama 3.1 may write ``<|python_tag|>`` before a call (llama.com, prompt format of Llama 3.1).
+Several calls are separated by ``;``, as vLLM's ``llama3_json`` reads them.
 """
 
 import re
