@@ -228,7 +228,7 @@ def _read_body(text: str, pos: int, schema: Any, mended: list[str], final: bool)
             key = attributes["key"]
             raw, pos = _raw_value(text, pos, attributes.get("type"), final)
             if key in members:
-                mended.append(f"{key!r} is written twice: the last counts")
+                raise Malformed(f"the argument {key!r} is written twice")
             members[key] = _typed(raw, attributes.get("type"), key, schema, mended)
         else:
             raise Malformed(f"{tag[0]} inside a call")
