@@ -225,12 +225,16 @@ def _scan_call(
         end, state = body, "open" if CALL.startswith(text[body:]) else "broken"
     after = json_text.skip_whitespace(text, end)
     marker = _PART.match(text, after)
-    at_end = after == len(text) and end > body
+    cut_off = state == "complete" and any(
+        m.startswith(text[after:]) for m in (START, CHANNEL, CALL, END, RETURN)
+    )
 
-    if state == "complete" and (marker or (final and at_end)):
-        ended = marker and marker[0] not in (START, CHANNEL)
-        stop = marker.end() if ended else end
-        mended = [] if at_end or marker[0] == CALL else [f"{CALL} is missing"]
+    if state == "complete" and (marker or (final and cut_off and end > body)):
+        if marker is None:
+            stop = len(text)
+        else:
+            stop = end if marker[0] in (START, CHANNEL) else marker.end()
+        mended = [] if marker is None or marker[0] == CALL else [f"{CALL} is missing"]
         if header["channel"] != "commentary":
             mended.append(f"a call on the channel {header['channel']}")
         try:
@@ -251,9 +255,6 @@ def _scan_call(
         return stop
 
     region = _PART.search(text, header.end())
-    cut_off = state == "complete" and any(
-        m.startswith(text[after:]) for m in (START, CHANNEL, CALL, END, RETURN)
-    )
     unfinished = state == "open" or cut_off
     if not final and (unfinished or region is None):
         return None
