@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from grammar.formats import FORMATS, get_format
 from grammar.policy import plan
-from tests.test_formats_parse import STRING, WEATHER, read, tool
+from tests.test_formats_parse import CALLS, STRING, WEATHER, read, tool
 from tests.test_formats_tag import accepts, feed, spellings, start
 from tests.test_formats_tag import token_bytes as pieces_of
 from tests.test_grammar_vocabularies import byte_level
@@ -608,6 +608,23 @@ def test_gemma_leaves_data_in_a_schema_alone():
     tools = [tool("f", type={"const": data}, minLength=STRING)]
     text = rendered(GEMMA, ("f", {"type": data, "minLength": "x"}))
     assert accepts(GEMMA, True, {"tools": tools, "tool_choice": "required"}, text)
+
+
+# Round trips of the two formats that write arguments in their own way; the others are in
+# test_formats_parse.py
+
+
+@pytest.mark.parametrize("fmt", [GEMMA, K3], ids=lambda f: f.name)
+@settings(deadline=None, max_examples=80)
+@given(calls=CALLS)
+def test_rendered_calls_are_read_back(fmt, calls):
+    function_calls = [{"function": {"name": n, "arguments": a}} for n, a in calls]
+    if fmt is GEMMA and '<|"|>' in json.dumps(calls).replace('\\"', '"'):
+        with pytest.raises(ValueError, match="cannot write a text that holds"):
+            fmt.render(function_calls)
+        return
+    for tools in (None, [tool(name) for name in {name for name, _ in calls}]):
+        assert read(fmt, fmt.render(function_calls), tools)[:3] == (calls, "", [])
 
 
 # Cuts

@@ -7,6 +7,7 @@ read, whichever model it is.
 
 import re
 from collections.abc import Mapping, Sequence
+from string import Template
 from typing import Any
 
 from grammar.formats.base import NAME_PATTERN, Format
@@ -46,14 +47,14 @@ class DeepSeekV31(SectionFormat):
         rf"\s*[A-Za-z0-9_.-]*\s*{_PART}\s*[A-Za-z0-9_.-]*\s*{_PART}\s*(?:`{{1,3}}[json]*)?\s*{_PART}"
     )
     tail = re.compile(r"\s*`{0,3}\s*")
-    layout = CALL_BEGIN + "{name}" + SEPARATOR + "{arguments}" + CALL_END
+    layout = f"{CALL_BEGIN}$name{SEPARATOR}$arguments{CALL_END}"
     between = ""
 
     def render(self, calls: Sequence[Mapping[str, Any]]) -> str:
         if not calls:
             return ""
         parts = [
-            self.layout.format(name=name, arguments=arguments)
+            Template(self.layout).substitute(name=name, arguments=arguments)
             for name, arguments, _ in map(call_parts, calls)
         ]
         return SECTION_BEGIN + self.between.join(parts) + SECTION_END
@@ -76,5 +77,5 @@ class DeepSeekV31(SectionFormat):
 class DeepSeekR1(DeepSeekV31):
     name = "deepseek_r1"
     style = "deepseek_r1"
-    layout = f"{CALL_BEGIN}function{SEPARATOR}{{name}}\n```json\n{{arguments}}\n```{CALL_END}"
+    layout = f"{CALL_BEGIN}function{SEPARATOR}$name\n```json\n$arguments\n```{CALL_END}"
     between = "\n"
