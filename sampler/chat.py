@@ -81,7 +81,8 @@ class Chat:
         """
         planned = plan(body, format=self.format, **self.policy)
         text = self.render(body["messages"], planned.tools)
-        reasoning = text.rstrip().endswith(self.format.start_of_thinking)
+        opener = self.format.start_of_thinking
+        reasoning = opener is not None and text.rstrip().endswith(opener.rstrip())
         if reasoning:
             planned = plan(body, format=self.format, reasoning=True, **self.policy)
         ids = self.loaded.tokenizer(text, add_special_tokens=False).input_ids
@@ -103,7 +104,11 @@ class Chat:
     def parse(self, text: str, prompt: Prompt, tools: Sequence[Mapping] | None = None) -> Parsed:
         """A completion of `prompt` as an OpenAI message, with its problems.
 
-        With `tools`, a call of any other tool is malformed, not a call.
+        With `tools`, a call of any other tool is malformed, not a call. The `parse_response` of
+        transformers (5.24) is not used, even where the tokenizer has a response template: it closes
+        what the text leaves open, so that a Qwen3.5 completion cut off after `<function=f>` is a
+        call of `f` with `{}`; it lets later content replace earlier, and raises on what it cannot
+        read.
         """
         return self.format.parse(text, tools, reasoning=prompt.reasoning)
 

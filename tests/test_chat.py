@@ -84,6 +84,23 @@ def test_a_prompt_that_opens_thinking_is_seen(loaded):
     assert not Chat(loaded).prepare(body).reasoning
 
 
+@pytest.mark.parametrize(
+    ("format", "template", "reasoning"),
+    [
+        ("harmony", "<|start|>assistant", False),
+        ("gemma_4", "<|channel>thought\n", True),
+        ("gemma_4", "<|turn>model\n", False),
+        ("kimi_k3", "<|open|>think<|sep|>", True),
+    ],
+)
+def test_thinking_in_the_format_s_own_markers(loaded, format, template, reasoning):
+    chat = Chat(with_template(loaded, CHATML + template), format=format)
+    body = {"messages": [user("Hi")], "tools": [TOOL], "tool_choice": "required"}
+    prompt = chat.prepare(body)
+    assert prompt.reasoning is reasoning
+    assert prompt.grammar is not None
+
+
 def test_free_chats_have_no_grammar_and_constrained_ones_follow_the_policy(loaded):
     body = {"messages": [user("Hi")], "tools": [TOOL]}
     assert Chat(loaded, constrained=False, scope="always").prepare(body).grammar is None

@@ -4,14 +4,34 @@
 """
 
 from grammar.formats.base import Format, Tool
+from grammar.formats.deepseek_v3 import DeepSeekR1, DeepSeekV31
+from grammar.formats.exaone import Exaone
+from grammar.formats.gemma_4 import Gemma4
+from grammar.formats.harmony import Harmony
 from grammar.formats.hermes import Hermes
 from grammar.formats.kimi_k2 import KimiK2
+from grammar.formats.kimi_k3 import KimiK3
+from grammar.formats.llama import Llama
 from grammar.formats.message import Parsed, Problem
 from grammar.formats.stream import Delta, StreamParser
 
-_HERMES = Hermes()
-
-FORMATS: dict[str, Format] = {"hermes": _HERMES, "qwen25": _HERMES, "kimi_k2": KimiK2()}
+FORMATS: dict[str, Format] = {
+    fmt.name: fmt
+    for fmt in (
+        Hermes(),
+        Hermes("qwen25"),
+        Hermes("qwen_3"),
+        KimiK2(),
+        KimiK2("kimi"),
+        Exaone(),
+        DeepSeekR1(),
+        DeepSeekV31(),
+        Llama(),
+        Gemma4(),
+        KimiK3(),
+        Harmony(),
+    )
+}
 
 
 def get_format(name: str | Format) -> Format:

@@ -28,14 +28,13 @@ from xgrammar.structural_tag import (
     TriggeredTagsFormat,
 )
 
-from grammar.formats.message import MessageBuilder, Parsed
+from grammar.formats.message import NAME_PATTERN, MessageBuilder, Parsed
 from grammar.formats.stream import StreamParser
 
 MAX_WHITESPACE = 2
 """Whitespace characters in a row, between JSON tokens; indented JSON needs more (8 is ample)."""
 
-NAME_PATTERN = r"[A-Za-z0-9_.-]{1,64}"
-"""Names are pasted into the envelope unescaped, so they may hold nothing that needs escaping."""
+__all__ = ["MAX_WHITESPACE", "NAME_PATTERN", "Format", "Tool"]
 
 _INDEX = r"[0-9]{1,4}"
 _AFTER_THINKING = r"[ \t\r\n]{0,4}"
@@ -55,9 +54,13 @@ class Tool:
 
 
 class Format(ABC):
-    """One family of tool-call syntax."""
+    """One family of tool-call syntax.
 
-    name: ClassVar[str]
+    Args:
+        name: what this instance is called, where the family has several names.
+    """
+
+    name: str
     style: ClassVar[str | None]
     """xgrammar's name for the style; None where no grammar describes the format."""
     markers: ClassVar[tuple[str, ...]]
@@ -71,7 +74,11 @@ class Format(ABC):
     """Texts that start a call: forbidden, however spelled, when no call is allowed."""
     start_of_thinking: ClassVar[str | None] = "<think>"
     end_of_thinking: ClassVar[str | None] = "</think>"
-    """None, both: thinking is written in the format's own way, and its scanner reads it."""
+    """None, both: there is no thinking, or it is written in the format's own way and its scanner
+    reads it."""
+
+    def __init__(self, name: str | None = None) -> None:
+        self.name = name or type(self).name
 
     @property
     def settling(self) -> tuple[str, ...]:
@@ -97,13 +104,42 @@ class Format(ABC):
             reasoning: the prompt has opened a think block.
             max_whitespace_cnt: whitespace characters in a row between JSON tokens, at least 1.
         """
+        tag = self._build(
+            tools,
+            tool_choice=tool_choice,
+            parallel_tool_calls=parallel_tool_calls,
+            max_whitespace_cnt=max_whitespace_cnt,
+        )
+        if tag is None:
+            return None
+        for node in _nodes(tag.format):
+            if isinstance(node, JSONSchemaFormat):
+                excludable = _excludable(node.json_schema, self.string_excludes)
+                node.excludes = list(self.string_excludes) if excludable else []
+            elif isinstance(node, TriggeredTagsFormat):
+                node.excludes = _free_text_excludes(node, self.markers)
+            elif isinstance(node, AnyTextFormat):
+                node.excludes = list(dict.fromkeys([*node.excludes, *self.markers]))
+            elif isinstance(node, RegexFormat) and node.pattern == r"\d+":
+                node.pattern = _INDEX
+        return self._after_thinking(tag.format) if reasoning and self.end_of_thinking else tag
+
+    def _build(
+        self,
+        tools: Sequence[Tool],
+        *,
+        tool_choice: Literal["auto", "required", "named"],
+        parallel_tool_calls: bool,
+        max_whitespace_cnt: int,
+    ) -> StructuralTag | None:
+        """xgrammar's own grammar of the style, None where there is none."""
         if self.style is None:
             return None
         if tool_choice == "named":
             choice = {"type": "function", "function": {"name": tools[0].name}}
         else:
             choice = tool_choice
-        tag = xgrammar.get_model_structural_tag(
+        return xgrammar.get_model_structural_tag(
             self.style,
             tools=[
                 {"type": "function", "function": {"name": t.name, "parameters": dict(t.schema)}}
@@ -114,15 +150,6 @@ class Format(ABC):
             max_whitespace_cnt=max_whitespace_cnt,
             parallel_tool_calls=parallel_tool_calls,
         )
-        for node in _nodes(tag.format):
-            if isinstance(node, JSONSchemaFormat):
-                if _excludable(node.json_schema, self.string_excludes):
-                    node.excludes = list(self.string_excludes)
-            elif isinstance(node, TriggeredTagsFormat):
-                node.excludes = _free_text_excludes(node, self.markers)
-            elif isinstance(node, RegexFormat) and node.pattern == r"\d+":
-                node.pattern = _INDEX
-        return self._after_thinking(tag.format) if reasoning else tag
 
     def ban(self, *, reasoning: bool = False) -> StructuralTag | None:
         """Any text in which no call can start, thinking included; None where nothing is known.
@@ -131,9 +158,9 @@ class Format(ABC):
         """
         if not self.banned:
             return None
-        thinking = (self.start_of_thinking, self.end_of_thinking)
+        thinking = filter(None, (self.start_of_thinking, self.end_of_thinking))
         text = AnyTextFormat(excludes=[*self.banned, *thinking])
-        if reasoning:
+        if reasoning and self.end_of_thinking:
             return self._after_thinking(text, excludes=self.banned)
         return StructuralTag(format=text)
 
@@ -210,8 +237,8 @@ def _nodes(node: Any) -> Iterator[Any]:
 
 
 def _free_text_excludes(node: TriggeredTagsFormat, markers: Sequence[str]) -> list[str]:
-    # An exclusion that is a prefix of a trigger would make every call impossible.
-    free = [m for m in markers if not any(t.startswith(m) for t in node.triggers)]
+    # An exclusion that a trigger holds would make every call impossible.
+    free = [m for m in markers if not any(m in t for t in node.triggers)]
     return list(dict.fromkeys([*node.excludes, *free]))
 
 
