@@ -4,14 +4,32 @@
 """
 
 from grammar.formats.base import Format, Tool
+from grammar.formats.dsml import DeepSeekV4, DeepSeekV32, DeepSeekV41
+from grammar.formats.glm import Glm47
 from grammar.formats.hermes import Hermes
 from grammar.formats.kimi_k2 import KimiK2
 from grammar.formats.message import Parsed, Problem
+from grammar.formats.minimax import MiniMax
+from grammar.formats.qwen_xml import MiMo, NemotronNano, Qwen3Coder, Qwen35
 from grammar.formats.stream import Delta, StreamParser
 
-_HERMES = Hermes()
+_HERMES, _QWEN3_CODER = Hermes(), Qwen3Coder()
 
-FORMATS: dict[str, Format] = {"hermes": _HERMES, "qwen25": _HERMES, "kimi_k2": KimiK2()}
+FORMATS: dict[str, Format] = {
+    "hermes": _HERMES,
+    "qwen25": _HERMES,
+    "kimi_k2": KimiK2(),
+    "qwen3_coder": _QWEN3_CODER,
+    "qwen_3_coder": _QWEN3_CODER,
+    "qwen_3_5": Qwen35(),
+    "nemotron_nano": NemotronNano(),
+    "mimo": MiMo(),
+    "deepseek_v3_2": DeepSeekV32(),
+    "deepseek_v4": DeepSeekV4(),
+    "deepseek_v4_1": DeepSeekV41(),
+    "minimax": MiniMax(),
+    "glm_4_7": Glm47(),
+}
 
 
 def get_format(name: str | Format) -> Format:

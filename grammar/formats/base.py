@@ -114,7 +114,8 @@ class Format(ABC):
             max_whitespace_cnt=max_whitespace_cnt,
             parallel_tool_calls=parallel_tool_calls,
         )
-        for node in _nodes(tag.format):
+        root = self._amend(tag.format, tools)
+        for node in _nodes(root):
             if isinstance(node, JSONSchemaFormat):
                 if _excludable(node.json_schema, self.string_excludes):
                     node.excludes = list(self.string_excludes)
@@ -122,7 +123,11 @@ class Format(ABC):
                 node.excludes = _free_text_excludes(node, self.markers)
             elif isinstance(node, RegexFormat) and node.pattern == r"\d+":
                 node.pattern = _INDEX
-        return self._after_thinking(tag.format) if reasoning else tag
+        return self._after_thinking(root) if reasoning else StructuralTag(format=root)
+
+    def _amend(self, node: Any, tools: Sequence[Tool]) -> Any:
+        """What this format alone does otherwise than xgrammar's builder, done to its result."""
+        return node
 
     def ban(self, *, reasoning: bool = False) -> StructuralTag | None:
         """Any text in which no call can start, thinking included; None where nothing is known.
@@ -210,8 +215,8 @@ def _nodes(node: Any) -> Iterator[Any]:
 
 
 def _free_text_excludes(node: TriggeredTagsFormat, markers: Sequence[str]) -> list[str]:
-    # An exclusion that is a prefix of a trigger would make every call impossible.
-    free = [m for m in markers if not any(t.startswith(m) for t in node.triggers)]
+    # An exclusion that a trigger holds would make every call impossible.
+    free = [m for m in markers if not any(m in t for t in node.triggers)]
     return list(dict.fromkeys([*node.excludes, *free]))
 
 
