@@ -4,12 +4,14 @@
 """
 
 from grammar.formats.base import Format, Tool
+from grammar.formats.cohere import Cohere
 from grammar.formats.dsml import DeepSeekV4, DeepSeekV32, DeepSeekV41
 from grammar.formats.glm import Glm47
 from grammar.formats.hermes import Hermes
 from grammar.formats.kimi_k2 import KimiK2
 from grammar.formats.message import Parsed, Problem
 from grammar.formats.minimax import MiniMax
+from grammar.formats.minimax_m3 import MiniMaxM3
 from grammar.formats.qwen_xml import MiMo, NemotronNano, Qwen3Coder, Qwen35
 from grammar.formats.stream import Delta, StreamParser
 
@@ -28,7 +30,9 @@ FORMATS: dict[str, Format] = {
     "deepseek_v4": DeepSeekV4(),
     "deepseek_v4_1": DeepSeekV41(),
     "minimax": MiniMax(),
+    "minimax_m3": MiniMaxM3(),
     "glm_4_7": Glm47(),
+    "cohere": Cohere(),
 }
 
 

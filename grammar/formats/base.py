@@ -115,7 +115,7 @@ class Format(ABC):
             parallel_tool_calls=parallel_tool_calls,
         )
         root = self._amend(tag.format, tools)
-        for node in _nodes(root):
+        for node in nodes(root):
             if isinstance(node, JSONSchemaFormat):
                 if _excludable(node.json_schema, self.string_excludes):
                     node.excludes = list(self.string_excludes)
@@ -206,12 +206,13 @@ class Format(ABC):
         """
 
 
-def _nodes(node: Any) -> Iterator[Any]:
+def nodes(node: Any) -> Iterator[Any]:
+    """A format and all formats that it is put together from."""
     yield node
     for field in ("elements", "tags", "content"):
         children = getattr(node, field, [])
         for child in children if isinstance(children, list) else [children]:
-            yield from _nodes(child)
+            yield from nodes(child)
 
 
 def _free_text_excludes(node: TriggeredTagsFormat, markers: Sequence[str]) -> list[str]:

@@ -98,3 +98,15 @@ def members(text: str) -> Iterator[tuple[str, str]]:
         pos = skip_whitespace(text, end)
         if text[pos] == ",":
             pos = skip_whitespace(text, pos + 1)
+
+
+def elements(text: str) -> Iterator[str]:
+    """The elements of a valid JSON array, each as its raw text."""
+    decoder = json.JSONDecoder(strict=False)
+    pos = skip_whitespace(text, text.index("[") + 1)
+    while text[pos] != "]":
+        _, end = decoder.raw_decode(text, pos)
+        yield text[pos:end]
+        pos = skip_whitespace(text, end)
+        if text[pos] == ",":
+            pos = skip_whitespace(text, pos + 1)

@@ -333,7 +333,7 @@ class FlatXml(XmlFormat):
 
     def _ends_early(self, text: str) -> bool:
         opens = self.next_closes and self.parameter_open.search(text)
-        return self.parameter_close in text + self.parameter_close[:-1] or bool(opens)
+        return self.parameter_close in text or bool(opens)
 
     def _read_body(self, text: str, pos: int, declared: Declared, final: bool) -> Body:
         body = self._read_parameters(text, pos, declared, final, split=self.next_closes)
@@ -418,7 +418,7 @@ class FlatXml(XmlFormat):
                 return opens, opens, True
         if self.next_closes:
             stop = text.find(self.call_close, start)
-            if 0 <= stop and (end < 0 or stop < end):
+            if stop >= 0 and (end < 0 or stop < end):
                 raise Malformed("a parameter is not closed")
         return None if end < 0 else (end, end + len(close), False)
 
