@@ -30,17 +30,49 @@ OPEN, CLOSE = f"{NS}<tool_call>", f"{NS}</tool_call>"
 _TAG = re.compile(rf"{re.escape(NS)}<(/?)([^<>/\n][^<>\n]*)>")
 _TAG_SO_FAR = re.compile(rf"{re.escape(NS)}(?:</?[^<>\n]*)?")
 
-# A grammar cannot demand that an element it does not know is closed by its own name; the parser
-# takes any name, and reports it.
-_ANY_ELEMENTS = """
+_RESERVED = ("invoke", "tool_call")
+
+
+def _name_rules(words: Sequence[str], prefix: str = "") -> str:
+    """Grammar rules ``name...``: a name that is none of ``words``, spelled so far as ``prefix``."""
+    ahead = {word[len(prefix)] for word in words if word.startswith(prefix) and word != prefix}
+    ways = [] if prefix in ("", *words) else ['""']
+    ways += [f'"{letter}" name_{prefix}{letter}' for letter in sorted(ahead)]
+    letters = f"[{_LETTERS}]" if prefix else "[A-Za-z_]"
+    if ahead:
+        first = _LETTERS if prefix else "A-Za-z_"
+        letters = "[" + "".join(c for c in _expand(first) if c not in ahead) + "]"
+    ways.append(f"{letters} tail")
+    rules = [f"name{'_' + prefix if prefix else ''} ::= {' | '.join(ways)}"]
+    return "\n".join([*rules, *(_name_rules(words, prefix + letter) for letter in sorted(ahead))])
+
+
+_LETTERS = "A-Za-z0-9_."
+
+
+def _expand(letters: str) -> str:
+    """The characters of a class, one by one."""
+    ranges = re.findall(r"(.)-(.)|(.)", letters)
+    return "".join(
+        one or "".join(map(chr, range(ord(first), ord(last) + 1))) for first, last, one in ranges
+    )
+
+
+def _any_elements(whitespace: int) -> str:
+    """A grammar of elements whose names are not known.
+
+    It cannot demand that one is closed by its own name: the parser takes any name, and reports it.
+    """
+    return rf"""
 root ::= ws (element ws)*
-element ::= "]<]minimax[>[<" name ">" value "]<]minimax[>[</" name ">"
+element ::= "{NS}<" name ">" value "{NS}</" name ">"
 value ::= text | ws element (ws element)* ws
-name ::= [A-Za-z_] [A-Za-z0-9_.-]{{0,63}}
-ws ::= [ \\t\\r\\n]{{0,{whitespace}}}
+{_name_rules(_RESERVED)}
+tail ::= [{_LETTERS}-]{{0,63}}
+ws ::= [ \t\r\n]{{0,{whitespace}}}
 text ::= TagDispatch(
   loop_after_dispatch=false,
-  excludes=("]<]minimax[>[")
+  excludes=("{NS}")
 )
 """
 
@@ -57,15 +89,15 @@ class MiniMaxM3(XmlFormat):
     style = "minimax_m3"
     start_of_thinking, end_of_thinking = "<mm:think>", "</mm:think>"
     block = (OPEN, CLOSE)
-    head = f"{NS}<invoke"
-    call_open = re.compile(rf'{re.escape(NS)}<invoke\s+name="(?P<name>{NAME_PATTERN})"\s*>')
-    call_so_far = re.compile(rf"{re.escape(NS)}<invoke[^<>\n]*")
+    head = f"{NS}<invoke name="
+    call_open = re.compile(rf'{re.escape(NS)}<invoke name="(?P<name>{NAME_PATTERN})"\s*>')
+    call_so_far = re.compile(rf"{re.escape(NS)}<invoke name=[^<>\n]*")
     call_close = f"{NS}</invoke>"
     markers = (OPEN, CLOSE, head, call_close, NS, start_of_thinking, end_of_thinking)
     banned = (NS,)
 
     def _can_write_key(self, key: str) -> bool:
-        return bool(_TAG.fullmatch(f"{NS}<{key}>"))
+        return bool(_TAG.fullmatch(f"{NS}<{key}>")) and key not in _RESERVED
 
     def _render_call(self, position: int, name: str, arguments: str) -> str:
         return f'{NS}<invoke name="{name}">{self._render_members(arguments)}{self.call_close}'
@@ -144,8 +176,7 @@ class MiniMaxM3(XmlFormat):
                 and isinstance(content, JSONSchemaFormat)
                 and content.json_schema == {"type": "object"}
             ):
-                grammar = _ANY_ELEMENTS.format(whitespace=content.max_whitespace_cnt)
-                tag.content = GrammarFormat(grammar=grammar)
+                tag.content = GrammarFormat(grammar=_any_elements(content.max_whitespace_cnt))
         return node
 
 

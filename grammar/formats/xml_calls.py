@@ -275,16 +275,13 @@ class XmlFormat(Format):
         """The arguments of a call as JSON text.
 
         Raises:
-            Malformed: no tool of the request, a parameter written twice, or none where the tool
-                needs some.
+            Malformed: no tool of the request, or a parameter written twice.
         """
         if parameters is not None and name not in parameters:
             raise Malformed(f"the request has no tool {name!r}")
         keys = [key for key, _ in body.members]
         if len(set(keys)) < len(keys):
             raise Malformed("a parameter is written twice")
-        if not keys and parameters is not None and Declared(parameters[name] or {}).required:
-            raise Malformed("the call has no arguments")
         return object_text(body.members)
 
 
