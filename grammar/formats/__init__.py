@@ -12,27 +12,28 @@ from grammar.formats.kimi_k2 import KimiK2
 from grammar.formats.message import Parsed, Problem
 from grammar.formats.minimax import MiniMax
 from grammar.formats.minimax_m3 import MiniMaxM3
-from grammar.formats.qwen_xml import MiMo, NemotronNano, Qwen3Coder, Qwen35
+from grammar.formats.qwen_xml import MiMo, Qwen3Coder, Qwen35
 from grammar.formats.stream import Delta, StreamParser
 
-_HERMES, _QWEN3_CODER = Hermes(), Qwen3Coder()
-
 FORMATS: dict[str, Format] = {
-    "hermes": _HERMES,
-    "qwen25": _HERMES,
-    "kimi_k2": KimiK2(),
-    "qwen3_coder": _QWEN3_CODER,
-    "qwen_3_coder": _QWEN3_CODER,
-    "qwen_3_5": Qwen35(),
-    "nemotron_nano": NemotronNano(),
-    "mimo": MiMo(),
-    "deepseek_v3_2": DeepSeekV32(),
-    "deepseek_v4": DeepSeekV4(),
-    "deepseek_v4_1": DeepSeekV41(),
-    "minimax": MiniMax(),
-    "minimax_m3": MiniMaxM3(),
-    "glm_4_7": Glm47(),
-    "cohere": Cohere(),
+    fmt.name: fmt
+    for fmt in (
+        Hermes(),
+        Hermes("qwen25"),
+        KimiK2(),
+        Qwen3Coder(),
+        Qwen3Coder("qwen_3_coder"),
+        Qwen3Coder("nemotron_nano"),
+        Qwen35(),
+        MiMo(),
+        DeepSeekV32(),
+        DeepSeekV4(),
+        DeepSeekV41(),
+        MiniMax(),
+        MiniMaxM3(),
+        Glm47(),
+        Cohere(),
+    )
 }
 
 

@@ -28,14 +28,13 @@ from xgrammar.structural_tag import (
     TriggeredTagsFormat,
 )
 
-from grammar.formats.message import MessageBuilder, Parsed
+from grammar.formats.message import NAME_PATTERN, MessageBuilder, Parsed
 from grammar.formats.stream import StreamParser
 
 MAX_WHITESPACE = 2
 """Whitespace characters in a row, between JSON tokens; indented JSON needs more (8 is ample)."""
 
-NAME_PATTERN = r"[A-Za-z0-9_.-]{1,64}"
-"""Names are pasted into the envelope unescaped, so they may hold nothing that needs escaping."""
+__all__ = ["MAX_WHITESPACE", "NAME_PATTERN", "Format", "Tool"]
 
 _INDEX = r"[0-9]{1,4}"
 _AFTER_THINKING = r"[ \t\r\n]{0,4}"
@@ -55,9 +54,13 @@ class Tool:
 
 
 class Format(ABC):
-    """One family of tool-call syntax."""
+    """One family of tool-call syntax.
 
-    name: ClassVar[str]
+    Args:
+        name: what this instance is called, where the family has several names.
+    """
+
+    name: str
     style: ClassVar[str | None]
     """xgrammar's name for the style; None where no grammar describes the format."""
     markers: ClassVar[tuple[str, ...]]
@@ -72,6 +75,9 @@ class Format(ABC):
     start_of_thinking: ClassVar[str | None] = "<think>"
     end_of_thinking: ClassVar[str | None] = "</think>"
     """None, both: thinking is written in the format's own way, and its scanner reads it."""
+
+    def __init__(self, name: str | None = None) -> None:
+        self.name = name or type(self).name
 
     @property
     def settling(self) -> tuple[str, ...]:
@@ -117,10 +123,12 @@ class Format(ABC):
         root = self._amend(tag.format, tools)
         for node in nodes(root):
             if isinstance(node, JSONSchemaFormat):
-                if _excludable(node.json_schema, self.string_excludes):
-                    node.excludes = list(self.string_excludes)
+                excludable = _excludable(node.json_schema, self.string_excludes)
+                node.excludes = list(self.string_excludes) if excludable else []
             elif isinstance(node, TriggeredTagsFormat):
                 node.excludes = _free_text_excludes(node, self.markers)
+            elif isinstance(node, AnyTextFormat):
+                node.excludes = list(dict.fromkeys([*node.excludes, *self.markers]))
             elif isinstance(node, RegexFormat) and node.pattern == r"\d+":
                 node.pattern = _INDEX
         return self._after_thinking(root) if reasoning else StructuralTag(format=root)
@@ -136,7 +144,7 @@ class Format(ABC):
         """
         if not self.banned:
             return None
-        thinking = (self.start_of_thinking, self.end_of_thinking)
+        thinking = filter(None, (self.start_of_thinking, self.end_of_thinking))
         text = AnyTextFormat(excludes=[*self.banned, *thinking])
         if reasoning:
             return self._after_thinking(text, excludes=self.banned)

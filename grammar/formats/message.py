@@ -1,10 +1,14 @@
 """What a parsed completion is: an OpenAI message, and apart from it what was wrong with it."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from grammar.formats import json_text
+
+NAME_PATTERN = r"[A-Za-z0-9_.-]{1,64}"
+"""Names are pasted into the envelope unescaped, so they may hold nothing that needs escaping."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,7 @@ class MessageBuilder:
     Attributes:
         content: the content so far, in pieces; whitespace that may turn out to be layout is not
             yet in it.
-        in_block: for scanners: inside a block of calls.
+        in_block: for scanners: the block they are in, such as a section of calls; False at first.
         offset: for scanners: where the text that is being scanned starts in the completion.
     """
 
@@ -64,7 +68,7 @@ class MessageBuilder:
         self.problems: list[Problem] = []
         self.content: list[str] = []
         self.reasoning: str | None = None
-        self.in_block = False
+        self.in_block: bool | str = False
         self.offset = 0
         self._spans: list[tuple[int, int]] = []
         self._bounded = False
@@ -134,6 +138,19 @@ def open_suffix(text: str, markers: Sequence[str]) -> int:
 
 class Malformed(ValueError):
     """A call that cannot be read; its message is the ``detail`` of a ``Problem``."""
+
+
+def check_name(name: Any, parameters: Mapping[str, Any] | None) -> str:
+    """``name``, where it can be called.
+
+    Raises:
+        Malformed: no name, or of no tool of the request.
+    """
+    if not isinstance(name, str) or not re.fullmatch(NAME_PATTERN, name):
+        raise Malformed("no tool name")
+    if parameters is not None and name not in parameters:
+        raise Malformed(f"the request has no tool {name!r}")
+    return name
 
 
 def read_arguments(

@@ -100,10 +100,6 @@ class Qwen35(Qwen3Coder):
     style = "qwen_3_5"
 
 
-class NemotronNano(Qwen3Coder):
-    name = "nemotron_nano"
-
-
 class MiMo(QwenXml):
     name = "mimo"
     style = "mimo"
