@@ -34,28 +34,16 @@ _RESERVED = ("invoke", "tool_call")
 
 
 def _name_rules(words: Sequence[str], prefix: str = "") -> str:
-    """Grammar rules ``name...``: a name that is none of ``words``, spelled so far as ``prefix``."""
-    ahead = {word[len(prefix)] for word in words if word.startswith(prefix) and word != prefix}
+    """Grammar rules for a name that is none of ``words``; ``prefix`` has been spelled so far."""
+    ahead = sorted({w[len(prefix)] for w in words if w.startswith(prefix) and w != prefix})
     ways = [] if prefix in ("", *words) else ['""']
-    ways += [f'"{letter}" name_{prefix}{letter}' for letter in sorted(ahead)]
-    letters = f"[{_LETTERS}]" if prefix else "[A-Za-z_]"
-    if ahead:
-        first = _LETTERS if prefix else "A-Za-z_"
-        letters = "[" + "".join(c for c in _expand(first) if c not in ahead) + "]"
-    ways.append(f"{letters} tail")
+    ways += [f'"{letter}" name_{prefix}{letter}' for letter in ahead]
+    ways.append(f"[^{_BARRED}{''.join(ahead)}] tail")
     rules = [f"name{'_' + prefix if prefix else ''} ::= {' | '.join(ways)}"]
-    return "\n".join([*rules, *(_name_rules(words, prefix + letter) for letter in sorted(ahead))])
+    return "\n".join([*rules, *(_name_rules(words, prefix + letter) for letter in ahead)])
 
 
-_LETTERS = "A-Za-z0-9_."
-
-
-def _expand(letters: str) -> str:
-    """The characters of a class, one by one."""
-    ranges = re.findall(r"(.)-(.)|(.)", letters)
-    return "".join(
-        one or "".join(map(chr, range(ord(first), ord(last) + 1))) for first, last, one in ranges
-    )
+_BARRED = r"\x00-\x20\x7f<>\"=/"  # from names, as a part of a character class
 
 
 def _any_elements(whitespace: int) -> str:
@@ -68,7 +56,7 @@ root ::= ws (element ws)*
 element ::= "{NS}<" name ">" value "{NS}</" name ">"
 value ::= text | ws element (ws element)* ws
 {_name_rules(_RESERVED)}
-tail ::= [{_LETTERS}-]{{0,63}}
+tail ::= [^{_BARRED}]{{0,63}}
 ws ::= [ \t\r\n]{{0,{whitespace}}}
 text ::= TagDispatch(
   loop_after_dispatch=false,
@@ -97,7 +85,7 @@ class MiniMaxM3(XmlFormat):
     banned = (NS,)
 
     def _can_write_key(self, key: str) -> bool:
-        return bool(_TAG.fullmatch(f"{NS}<{key}>")) and key not in _RESERVED
+        return bool(_TAG.fullmatch(f"{NS}<{key}>")) and key[0] != "/" and key not in _RESERVED
 
     def _render_call(self, position: int, name: str, arguments: str) -> str:
         return f'{NS}<invoke name="{name}">{self._render_members(arguments)}{self.call_close}'

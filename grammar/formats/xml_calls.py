@@ -68,9 +68,13 @@ class XmlFormat(Format):
                         f"tool {tool.name!r} has a parameter {key!r}, which format {self.name!r}"
                         " has no way to write; rename it"
                     )
-        deep = self.raw_strings == "everywhere"
-        tools = [Tool(t.name, _without_open_ends(t.schema, deep=deep)) for t in tools]
-        return super().structural_tag(tools, **options)
+        return super().structural_tag(
+            [Tool(tool.name, self._schema(tool.schema)) for tool in tools], **options
+        )
+
+    def _schema(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What xgrammar is to be asked for, where that is not the schema as it stands."""
+        return _without_open_ends(schema, deep=self.raw_strings == "everywhere")
 
     def render(
         self,
@@ -304,6 +308,9 @@ class FlatXml(XmlFormat):
     next_closes: ClassVar[bool] = False
     """An opening tag inside a value ends that value; else only where a required one is missed."""
 
+    def _schema(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
+        return _ANY_PARAMETERS if schema == {"type": "object"} else super()._schema(schema)
+
     @abstractmethod
     def _render_parameter(self, key: str, text: str, *, is_string: bool) -> str:
         """One parameter."""
@@ -409,14 +416,13 @@ class FlatXml(XmlFormat):
                 if state == "open" and not (final and may_be_text):
                     return None
         end = text.find(close, start)
-        if split:
-            opens = self._next_parameter(text, start, end)
-            if opens is not None:
-                return opens, opens, True
+        opens = self._next_parameter(text, start, end) if split else None
         if self.next_closes:
             stop = text.find(self.call_close, start)
-            if stop >= 0 and (end < 0 or stop < end):
+            if 0 <= stop < min(i for i in (end, opens, len(text)) if i is not None and i >= 0):
                 raise Malformed("a parameter is not closed")
+        if opens is not None:
+            return opens, opens, True
         return None if end < 0 else (end, end + len(close), False)
 
     def _next_parameter(self, text: str, start: int, end: int) -> int | None:
@@ -435,6 +441,13 @@ class FlatXml(XmlFormat):
         return xml_values.read(text, declared, layout=self.layout, required=required)
 
 
+# xgrammar (0.2.9) takes the keys of an object that declares none for identifiers: `user-id` and
+# `größe` could not be passed.
+_ANY_PARAMETERS = {
+    "type": "object",
+    "patternProperties": {r'^[^\x00-\x20<>"=\x7f]{1,64}$': {}},
+    "additionalProperties": False,
+}
 _NO_STRING = {"type": ["integer", "number", "boolean", "null", "object", "array"]}
 
 
