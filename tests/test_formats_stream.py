@@ -1,6 +1,7 @@
 """A completion in pieces: the same message however it is cut, and nothing taken back."""
 
 import json
+import re
 from itertools import pairwise
 
 import pytest
@@ -43,8 +44,10 @@ def soup(fmt):
         *fmt.markers,
         *fmt.banned,
         call(fmt, s="é😀"),
-        call(fmt, s=f'a {fmt.markers[0]} "b" \n'),
+        # Some formats have no way to write their own marker inside a value: models may.
+        call(fmt, s='a MARKER "b" \n').replace("MARKER", fmt.markers[0]),
         call(fmt, s="x")[:-9],
+        *re.split(r"(?<=>)|(?=<)", call(fmt, s="x", t=[1, "y"])),
         *('"', "\\", '"}', "{", "}", "\n", " ", "<", "a", "f", '{"name": "f", "arguments": '),
     ]
     return st.lists(st.sampled_from(fragments) | st.text(max_size=3), max_size=8).map("".join)

@@ -4,15 +4,21 @@
 """
 
 from grammar.formats.base import Format, Tool
+from grammar.formats.cohere import Cohere
 from grammar.formats.deepseek_v3 import DeepSeekR1, DeepSeekV31
+from grammar.formats.dsml import DeepSeekV4, DeepSeekV32, DeepSeekV41
 from grammar.formats.exaone import Exaone
 from grammar.formats.gemma_4 import Gemma4
+from grammar.formats.glm import Glm47
 from grammar.formats.harmony import Harmony
 from grammar.formats.hermes import Hermes
 from grammar.formats.kimi_k2 import KimiK2
 from grammar.formats.kimi_k3 import KimiK3
 from grammar.formats.llama import Llama
 from grammar.formats.message import Parsed, Problem
+from grammar.formats.minimax import MiniMax
+from grammar.formats.minimax_m3 import MiniMaxM3
+from grammar.formats.qwen_xml import MiMo, Qwen3Coder, Qwen35
 from grammar.formats.stream import Delta, StreamParser
 
 FORMATS: dict[str, Format] = {
@@ -30,6 +36,18 @@ FORMATS: dict[str, Format] = {
         Gemma4(),
         KimiK3(),
         Harmony(),
+        Qwen3Coder(),
+        Qwen3Coder("qwen_3_coder"),
+        Qwen3Coder("nemotron_nano"),
+        Qwen35(),
+        MiMo(),
+        DeepSeekV32(),
+        DeepSeekV4(),
+        DeepSeekV41(),
+        MiniMax(),
+        MiniMaxM3(),
+        Glm47(),
+        Cohere(),
     )
 }
 

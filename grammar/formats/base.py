@@ -112,7 +112,8 @@ class Format(ABC):
         )
         if tag is None:
             return None
-        for node in _nodes(tag.format):
+        root = self._amend(tag.format, tools)
+        for node in nodes(root):
             if isinstance(node, JSONSchemaFormat):
                 excludable = _excludable(node.json_schema, self.string_excludes)
                 node.excludes = list(self.string_excludes) if excludable else []
@@ -122,7 +123,13 @@ class Format(ABC):
                 node.excludes = list(dict.fromkeys([*node.excludes, *self.markers]))
             elif isinstance(node, RegexFormat) and node.pattern == r"\d+":
                 node.pattern = _INDEX
-        return self._after_thinking(tag.format) if reasoning and self.end_of_thinking else tag
+        if reasoning and self.end_of_thinking:
+            return self._after_thinking(root)
+        return StructuralTag(format=root)
+
+    def _amend(self, node: Any, tools: Sequence[Tool]) -> Any:
+        """What this format alone does otherwise than xgrammar's builder, done to its result."""
+        return node
 
     def _build(
         self,
@@ -228,12 +235,13 @@ class Format(ABC):
         """
 
 
-def _nodes(node: Any) -> Iterator[Any]:
+def nodes(node: Any) -> Iterator[Any]:
+    """A format and all formats that it is put together from."""
     yield node
     for field in ("elements", "tags", "content"):
         children = getattr(node, field, [])
         for child in children if isinstance(children, list) else [children]:
-            yield from _nodes(child)
+            yield from nodes(child)
 
 
 def _free_text_excludes(node: TriggeredTagsFormat, markers: Sequence[str]) -> list[str]:
