@@ -1,5 +1,6 @@
 """Deterministic automata over characters: intersection, complement, and back to a pattern."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -169,7 +170,7 @@ def _pieces(nfas: Sequence[_Nfa]) -> list[tuple[int, int]]:
     ordered = sorted(cuts)
     return [
         (low, high - 1)
-        for low, high in zip(ordered, ordered[1:], strict=False)
+        for low, high in itertools.pairwise(ordered)
         if charset.has(charset.ANY, low)
     ]
 

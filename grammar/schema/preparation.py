@@ -1,59 +1,63 @@
 """``prepare``: from a schema as written to one that xgrammar enforces."""
 
-from collections.abc import Mapping
 from typing import Any
 
-from grammar.schema.judge import draft_of
+from grammar.schema.document import Document
+from grammar.schema.graph import Graph
+from grammar.schema.judge import DRAFTS, draft_of
+from grammar.schema.limits import Budget, Refused, check_size
+from grammar.schema.reading import Reader
 from grammar.schema.result import Options, Prepared, Reason
+from grammar.schema.shapes import TRUE
+from grammar.schema.writing import Writer
 
-_ANNOTATIONS = set(
-    "$schema $id $comment title description default examples deprecated readOnly writeOnly".split()
-)
-_OBJECT = {"type", "properties", "required", "additionalProperties"}
-_ARRAY = {"type", "items", "minItems", "maxItems"}
-
-
-def prepare(schema: Any, *, options: Options = Options(), pointer: str = "") -> Prepared:
-    """Make a schema ready for xgrammar; see the package."""
-    reasons: list[Reason] = []
-    draft = options.draft or draft_of(schema) or "2020-12"
-    prepared = _node(schema, options, f"#{pointer}", reasons)
-    verdict = "guarded" if reasons else "exact"
-    return Prepared(prepared, schema, verdict, tuple(reasons), draft, schema)
+_DEFAULT = Options()
+_SEVERITY = {"refused": 0, "guarded": 1, "rewritten": 2, "note": 3}
 
 
-def _node(schema: Any, options: Options, pointer: str, reasons: list[Reason]) -> Any:
-    if not isinstance(schema, Mapping) or not schema.keys() - _ANNOTATIONS:
-        return {}
-    keys = schema.keys() - _ANNOTATIONS
-    kind = schema.get("type")
-    if kind == "object" and keys <= _OBJECT:
-        properties = schema.get("properties", {})
-        if set(schema.get("required", [])) <= properties.keys():
-            return {
-                "type": "object",
-                "properties": {
-                    k: _node(v, options, f"{pointer}/properties/{k}", reasons)
-                    for k, v in properties.items()
-                },
-                "required": schema.get("required", []),
-                "additionalProperties": _node(
-                    schema["additionalProperties"],
-                    options,
-                    f"{pointer}/additionalProperties",
-                    reasons,
-                )
-                if isinstance(schema.get("additionalProperties"), Mapping)
-                else schema.get("additionalProperties", options.undeclared_keys == "allow"),
-            }
-    if kind == "array" and keys <= _ARRAY and isinstance(schema.get("items", {}), Mapping):
-        rest = {k: schema[k] for k in keys - {"items"}}
-        return rest | {
-            "items": _node(schema.get("items", {}), options, f"{pointer}/items", reasons)
-        }
-    if isinstance(kind, str) and keys == {"type"}:
-        return {"type": kind}
-    reasons.append(
-        Reason(pointer, "", "guarded", f"{sorted(keys)} are not rewritten yet: any value is taken")
-    )
-    return {}
+def prepare(schema: Any, *, options: Options = _DEFAULT, pointer: str = "") -> Prepared:
+    """Make a schema ready for xgrammar.
+
+    Nothing is fetched, and no schema takes longer than ``options`` allow.
+
+    Args:
+        schema: a JSON Schema, as a dict or a boolean.
+        options: how it is read, and what it may cost.
+        pointer: where it stands in something larger, for the reasons.
+
+    Returns:
+        The schema to compile, its verdict, and the reasons. Whatever is wrong with the schema is a
+        verdict, never an exception.
+    """
+    draft, lenient = "2020-12", True
+    reader = None
+    try:
+        check_size(schema, options)
+        draft, lenient = _draft(schema, options)
+        document = Document(schema, "id" if draft == "4" else "$id", not lenient and draft < "8")
+        reader = Reader(document, options, draft, lenient, Budget(options))
+        root = reader.conj(schema, document.root_base, "#")
+        graph = Graph(reader, root)
+        if root != TRUE and not graph.shapes[root]:
+            raise Refused("#", "", "no value satisfies it")
+        written = Writer(graph).document()
+    except Refused as refusal:
+        reason = Reason(refusal.pointer, refusal.keyword, "refused", refusal.message)
+        others = () if reader is None else tuple(reader.reasons)
+        return Prepared(None, schema, "refused", (reason, *others), draft, schema)
+    reasons = sorted(reader.reasons, key=lambda r: _SEVERITY[r.kind])
+    kinds = {r.kind for r in reasons}
+    verdict = next((k for k in ("guarded", "rewritten") if k in kinds), "exact")
+    return Prepared(written, schema, verdict, tuple(reasons), draft, schema)
+
+
+def _draft(schema: Any, options: Options) -> tuple[str, bool]:
+    """The draft to read and judge by, and whether spellings of older ones count as well."""
+    if options.draft is not None:
+        if options.draft not in DRAFTS:
+            raise Refused(
+                "#", "$schema", f"draft must be one of {', '.join(DRAFTS)}; got {options.draft!r}"
+            )
+        return options.draft, False
+    found = draft_of(schema)
+    return (found, False) if found in DRAFTS else ("2020-12", True)
