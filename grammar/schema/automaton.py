@@ -1,15 +1,16 @@
 """Deterministic automata over characters: intersection, complement, and back to a pattern."""
 
+import bisect
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from grammar.schema import charset
-from grammar.schema.limits import TooMuch
+from grammar.schema.limits import TooMuch, spend
 from grammar.schema.regex import EMPTY, Alt, Chars, Repeat, Seq
 
-MAX_STATES = 1500
+MAX_STATES = 400
 """States of an automaton on the way; beyond, the caller gives up on the intersection."""
 
 
@@ -92,14 +93,19 @@ class _Nfa:
                 return end
         raise AssertionError(node)
 
-    def closure(self, states: Sequence[int]) -> frozenset[int]:
-        seen, todo = set(states), list(states)
-        while todo:
-            for target in self.empty[todo.pop()]:
-                if target not in seen:
-                    seen.add(target)
-                    todo.append(target)
-        return frozenset(seen)
+    def closures(self) -> list[frozenset[int]]:
+        """For each state, those that it reaches without a character."""
+        found = []
+        for state in range(len(self.empty)):
+            seen, todo = {state}, [state]
+            while todo:
+                for target in self.empty[todo.pop()]:
+                    if target not in seen:
+                        seen.add(target)
+                        todo.append(target)
+            # Only states with an edge of their own, and the last, tell two subsets apart.
+            found.append(frozenset(s for s in seen if self.chars[s] or not self.empty[s]))
+        return found
 
 
 def intersection(wanted: Sequence[Any], unwanted: Sequence[Any]) -> Dfa:
@@ -108,134 +114,136 @@ def intersection(wanted: Sequence[Any], unwanted: Sequence[Any]) -> Dfa:
     Raises:
         TooMuch: it has more than ``MAX_STATES`` states.
     """
-    nfas, starts, ends = [], [], []
+    nfas, ends = [], []
     for node in [*wanted, *unwanted]:
         nfa = _Nfa()
-        start = nfa.state()
-        ends.append(nfa.add(node, start))
-        starts.append(nfa.closure([start]))
+        ends.append(nfa.add(node, nfa.state()))
         nfas.append(nfa)
-    pieces = _pieces(nfas)
-    first = tuple(starts)
+    columns = _columns(nfas)
+    moves = [_moves(nfa, columns) for nfa in nfas]
+    first = tuple(nfa.closures()[0] for nfa in nfas)
     numbers, todo = {first: 0}, [first]
-    edges: list[dict[int, list[tuple[int, int]]]] = []
+    edges: list[list[int]] = []
     final = set()
-    while todo:
-        subset = todo.pop(0)
-        number = len(edges)
-        out: dict[int, list[tuple[int, int]]] = {}
+    for subset in todo:
         hits = [end in states for end, states in zip(ends, subset, strict=True)]
         if all(hits[: len(wanted)]) and not any(hits[len(wanted) :]):
-            final.add(number)
-        moves = [
-            [edge for state in states for edge in nfa.chars[state]]
-            for nfa, states in zip(nfas, subset, strict=True)
-        ]
-        cache: dict[tuple[frozenset[int], ...], int | None] = {}
-        for piece in pieces:
-            reached = tuple(
-                frozenset(target for ranges, target in move if charset.has(ranges, piece[0]))
-                for move in moves
+            final.add(len(edges))
+        out = []
+        for column in range(len(columns)):
+            closed = tuple(
+                frozenset().union(*(move[state].get(column, ()) for state in states))
+                for move, states in zip(moves, subset, strict=True)
             )
-            if reached not in cache:
-                if not all(reached[: len(wanted)]):
-                    cache[reached] = None
-                else:
-                    closed = tuple(
-                        nfa.closure(list(states)) for nfa, states in zip(nfas, reached, strict=True)
-                    )
-                    if closed not in numbers:
-                        if len(numbers) >= MAX_STATES:
-                            raise TooMuch("the intersection of patterns")
-                        numbers[closed] = len(numbers)
-                        todo.append(closed)
-                    cache[reached] = numbers[closed]
-            target = cache[reached]
-            if target is not None:
-                out.setdefault(target, []).append(piece)
+            if not all(closed[: len(wanted)]):
+                out.append(_NOWHERE)
+                continue
+            if closed not in numbers:
+                if len(numbers) >= MAX_STATES:
+                    raise TooMuch("the intersection of patterns")
+                numbers[closed] = len(numbers)
+                todo.append(closed)
+            out.append(numbers[closed])
         edges.append(out)
-    return _trimmed(edges, final)
+        spend(len(columns) * sum(map(len, subset)))
+    return _minimal(edges, final, columns)
 
 
-def _pieces(nfas: Sequence[_Nfa]) -> list[tuple[int, int]]:
-    """Ranges that no edge of any automaton tells apart inside."""
+_NOWHERE = -1
+
+
+def _moves(nfa: _Nfa, columns: list[charset.Ranges]) -> list[dict[int, frozenset[int]]]:
+    """For each state and column, the states it leads to."""
+    closures = nfa.closures()
+    inside: dict[charset.Ranges, list[int]] = {}
+    found = []
+    for edges in nfa.chars:
+        out: dict[int, frozenset[int]] = {}
+        for ranges, target in edges:
+            if ranges not in inside:
+                inside[ranges] = [
+                    i for i, column in enumerate(columns) if charset.has(ranges, column[0][0])
+                ]
+            for i in inside[ranges]:
+                out[i] = out.get(i, frozenset()) | closures[target]
+        found.append(out)
+    return found
+
+
+def _columns(nfas: Sequence[_Nfa]) -> list[charset.Ranges]:
+    """Sets of characters that no edge of any automaton tells apart, each with one member first."""
+    sets = {ranges for nfa in nfas for edges in nfa.chars for ranges, _ in edges}
     cuts = {0, 0xD800, 0xE000, 0x110000}
-    for nfa in nfas:
-        for edges in nfa.chars:
-            for ranges, _ in edges:
-                for low, high in ranges:
-                    cuts.update((low, high + 1))
-    if len(cuts) > 2 * MAX_STATES:
-        raise TooMuch("the character classes of patterns")
+    cuts.update(c for ranges in sets for low, high in ranges for c in (low, high + 1))
     ordered = sorted(cuts)
-    return [
-        (low, high - 1)
-        for low, high in itertools.pairwise(ordered)
-        if charset.has(charset.ANY, low)
-    ]
+    spend(len(ordered))
+    masks = [0] * len(ordered)
+    for k, ranges in enumerate(sets):
+        for low, high in ranges:
+            for i in range(bisect.bisect_left(ordered, low), bisect.bisect_left(ordered, high + 1)):
+                masks[i] |= 1 << k
+    members: dict[int, list[tuple[int, int]]] = {}
+    for i, (low, high) in enumerate(itertools.pairwise(ordered)):
+        if charset.has(charset.ANY, low):
+            members.setdefault(masks[i], []).append((low, high - 1))
+    return [charset.union(parts) for parts in members.values()]
 
 
-def _trimmed(edges: list[dict[int, list[tuple[int, int]]]], final: set[int]) -> Dfa:
+def _minimal(edges: list[list[int]], final: set[int], columns: list[charset.Ranges]) -> Dfa:
     """Without the states from which nothing is accepted, and with equal states merged."""
-    into: list[list[int]] = [[] for _ in edges]
+    into: list[set[int]] = [set() for _ in edges]
     for source, out in enumerate(edges):
         for target in out:
-            into[target].append(source)
-    alive, todo = set(final), list(final)
-    while todo:
-        for source in into[todo.pop()]:
+            if target != _NOWHERE:
+                into[target].add(source)
+    alive, stack = set(final), list(final)
+    while stack:
+        for source in into[stack.pop()]:
             if source not in alive:
                 alive.add(source)
-                todo.append(source)
+                stack.append(source)
     if 0 not in alive:
         return Dfa(((),), frozenset())
-    clean = {
-        state: {t: charset.union(r) for t, r in edges[state].items() if t in alive}
-        for state in sorted(alive)
-    }
-    block = {state: int(state in final) for state in clean}
+    states = sorted(alive)
+    block = [-1] * (len(edges) + 1)
+    for state in states:
+        block[state] = int(state in final)
+    count = len({block[state] for state in states})
     while True:
-        signatures = {
-            state: (block[state], frozenset(_by_block(out, block).items()))
-            for state, out in clean.items()
-        }
-        names: dict[Any, int] = {}
-        for state in clean:
-            names.setdefault(signatures[state], len(names))
-        fresh = {state: names[signatures[state]] for state in clean}
-        if len(names) == len(set(block.values())):
-            break
+        names: dict[tuple[int, ...], int] = {}
+        fresh = [-1] * (len(edges) + 1)
+        for state in states:
+            signature = (block[state], *(block[target] for target in edges[state]))
+            # The start's block comes first, since state 0 is looked at first.
+            fresh[state] = names.setdefault(signature, len(names))
         block = fresh
-    # The start's block comes first: it holds state 0, which is looked at first.
-    merged: dict[int, Any] = {}
-    for state, out in clean.items():
-        merged.setdefault(fresh[state], tuple((r, t) for t, r in _by_block(out, fresh).items()))
-    return Dfa(
-        tuple(merged[b] for b in range(len(merged))),
-        frozenset(fresh[state] for state in clean if state in final),
-    )
-
-
-def _by_block(out: dict[int, charset.Ranges], block: dict[int, int]) -> dict[int, charset.Ranges]:
-    joined: dict[int, list[tuple[int, int]]] = {}
-    for target, ranges in out.items():
-        joined.setdefault(block[target], []).extend(ranges)
-    return {target: charset.union(ranges) for target, ranges in joined.items()}
+        if len(names) == count:
+            break
+        count = len(names)
+    merged: list[Any] = [None] * count
+    for state in states:
+        if merged[block[state]] is None:
+            parts: dict[int, list[tuple[int, int]]] = {}
+            for target, column in zip(edges[state], columns, strict=True):
+                if block[target] >= 0:
+                    parts.setdefault(block[target], []).extend(column)
+            merged[block[state]] = tuple((charset.union(r), t) for t, r in parts.items())
+    return Dfa(tuple(merged), frozenset(block[state] for state in states if state in final))
 
 
 def to_tree(dfa: Dfa, limit: int = 6000) -> Any:
     """The language as a tree again, by eliminating states.
 
     Raises:
-        TooMuch: the tree has more than ``limit`` nodes.
+        TooMuch: the tree has more than ``limit`` nodes, or nests too deeply to be read.
     """
     start, end = -1, -2
-    table: dict[int, dict[int, Any]] = {start: {0: EMPTY}, end: {}}
+    # Beside each tree its size, as a bound on its depth too: both are cheap to keep along.
+    table: dict[int, dict[int, _Sized]] = {start: {0: (EMPTY, 1, 1)}, end: {}}
     for state, out in enumerate(dfa.edges):
-        table[state] = {target: Chars(ranges) for ranges, target in out}
+        table[state] = {target: (Chars(ranges), 1, 1) for ranges, target in out}
         if state in dfa.final:
-            table[state][end] = EMPTY
-    sizes: dict[int, int] = {}
+            table[state][end] = (EMPTY, 1, 1)
     into: dict[int, set[int]] = {state: set() for state in table}
     for state, out in table.items():
         for target in out:
@@ -251,19 +259,29 @@ def to_tree(dfa: Dfa, limit: int = 6000) -> Any:
         remaining.remove(state)
         out = table.pop(state)
         loop = out.pop(state, None)
-        again = () if loop is None else (Repeat(loop, 0, None),)
+        again = [] if loop is None else [(Repeat(loop[0], 0, None), loop[1] + 1, loop[2] + 1)]
         for source in into.pop(state) - {state}:
             before = table[source].pop(state)
             for target, after in out.items():
-                path = _join(before, *again, after)
+                path = _sized(_join, before, *again, after)
                 old = table[source].get(target)
-                table[source][target] = path if old is None else _either(old, path)
+                table[source][target] = path if old is None else _sized(_either, old, path)
                 into[target].add(source)
-                if _size(table[source][target], sizes) > limit:
+                if table[source][target][1] > limit or table[source][target][2] > _MAX_DEPTH:
                     raise TooMuch("an intersection of patterns, written out")
         for target in out:
             into[target].discard(state)
-    return table[start].get(end, Alt(()))
+    found = table[start].get(end)
+    return Alt(()) if found is None else found[0]
+
+
+_MAX_DEPTH = 60
+_Sized = tuple[Any, int, int]
+
+
+def _sized(make: Callable[..., Any], *parts: _Sized) -> _Sized:
+    node = make(*(p[0] for p in parts))
+    return node, 2 + sum(p[1] for p in parts), 2 + max(p[2] for p in parts)
 
 
 def _join(*parts: Any) -> Any:
@@ -287,12 +305,3 @@ def _either(a: Any, b: Any) -> Any:
         inner = rest[0] if len(rest) == 1 else Alt(tuple(rest))
         return inner if isinstance(inner, Repeat) and inner.low == 0 else Repeat(inner, 0, 1)
     return rest[0] if len(rest) == 1 else Alt(tuple(rest))
-
-
-def _size(node: Any, sizes: dict[int, int]) -> int:
-    match node:
-        case Seq(children) | Alt(children):
-            return 1 + sum(_size(child, sizes) for child in children)
-        case Repeat(part):
-            return 1 + _size(part, sizes)
-    return 1

@@ -1,5 +1,6 @@
 """Sets of characters as sorted, disjoint, inclusive ranges of code points."""
 
+import bisect
 import functools
 import re
 import sys
@@ -61,7 +62,8 @@ def of(text: str) -> Ranges:
 
 def has(a: Ranges, code: int) -> bool:
     """Whether a code point is in the set."""
-    return any(low <= code <= high for low, high in a)
+    i = bisect.bisect_right(a, (code, sys.maxunicode)) - 1
+    return i >= 0 and code <= a[i][1]
 
 
 SPACE = union(

@@ -40,25 +40,25 @@ def regions(reader: "Reader", shape: Object) -> list[Region]:
     patterns = list(dict.fromkeys(p for layer in shape.layers for p, _ in layer.patterns))
     split: list[tuple[Language, frozenset[str]]] = [(keys, frozenset()) for keys in allowed]
     for pattern in patterns:
-        inside = language.of_pattern(pattern)
-        outside = language.not_pattern(pattern)
+        last = pattern == patterns[-1]
         finer = []
         for keys, matched in split:
-            finer.append((keys & inside, matched | {pattern}))
-            finer += [(keys & part, matched) for part in outside]
-        split = [
-            (keys, matched)
-            for keys, matched in finer
-            if not _dead(shape.layers, matched) and not keys.impossible
-        ]
+            if not _dead(shape.layers, matched | {pattern}, last):
+                finer.append((keys & language.of_pattern(pattern), matched | {pattern}))
+            if not _dead(shape.layers, matched, last):
+                finer += [(keys & part, matched) for part in language.not_pattern(pattern)]
+        split = [(keys, matched) for keys, matched in finer if not keys.impossible]
         if len(split) > MAX_REGIONS:
             raise TooMuch("the regions of patternProperties")
-    found = []
-    for keys, matched in split:
-        conj = frozenset().union(*(_held(layer, matched) for layer in shape.layers))
-        if FALSE.isdisjoint(conj):
-            found.append(Region(keys, conj))
-    return found
+    return [
+        Region(keys, conj)
+        for keys, matched in split
+        if FALSE.isdisjoint(conj := _all_held(shape.layers, matched))
+    ]
+
+
+def _all_held(layers: tuple[Layer, ...], matched: frozenset[str]) -> Conj:
+    return frozenset().union(*(_held(layer, matched) for layer in layers))
 
 
 def _held(layer: Layer, matched: frozenset[str]) -> Conj:
@@ -66,8 +66,10 @@ def _held(layer: Layer, matched: frozenset[str]) -> Conj:
     return frozenset().union(*conjs) if conjs else layer.additional
 
 
-def _dead(layers: tuple[Layer, ...], matched: frozenset[str]) -> bool:
-    """Whether a pattern that is matched already forbids the key."""
+def _dead(layers: tuple[Layer, ...], matched: frozenset[str], last: bool) -> bool:
+    """Whether no such key is allowed; ``last`` once no pattern is left that might match it."""
+    if last:
+        return not FALSE.isdisjoint(_all_held(layers, matched))
     return any(
         not FALSE.isdisjoint(conj)
         for layer in layers

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Mapping
+from contextvars import ContextVar
 from typing import Any
 
 from grammar.schema.result import Options
@@ -26,6 +27,23 @@ class TooMuch(Exception):
     """One rewriting would outgrow its share; the caller writes something wider instead."""
 
 
+_AUTOMATA = 600_000
+"""Moves of automata looked at, for all the patterns of one schema: about half a second."""
+_left: ContextVar[int] = ContextVar("moves_left", default=_AUTOMATA)
+
+
+def spend(moves: int) -> None:
+    """Count work on automata, across one call of ``prepare``.
+
+    Raises:
+        TooMuch: its share is used up.
+    """
+    left = _left.get() - moves
+    _left.set(left)
+    if left < 0:
+        raise TooMuch("the intersection of all its patterns")
+
+
 class Budget:
     """Counts steps of rewriting, so that no schema takes more than its share.
 
@@ -35,6 +53,7 @@ class Budget:
 
     def __init__(self, options: Options) -> None:
         self.steps_left = options.max_growth
+        _left.set(_AUTOMATA)
         self._options = options
         self._deadline = time.monotonic() + options.max_seconds
 

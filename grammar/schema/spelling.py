@@ -14,16 +14,18 @@ from grammar.schema.regex import Alt, Chars, Repeat, Seq
 RAW = charset.subtract(charset.ANY, charset.union([(0, 31), (34, 34), (92, 92)]))
 """Characters that stand for themselves in a JSON string."""
 
-MAX_COUNT = 200
-"""Repetitions that are written as a count; xgrammar's time grows with their square."""
+MAX_WEIGHT = 520
+"""Classes in a pattern with its counts written out; xgrammar's time grows with their square."""
 
 
 def pattern(tree: Any) -> str:
     """The anchored pattern of a tree, without the strings that need an escape.
 
     Raises:
-        TooMuch: a count is too large for xgrammar, or every string needs an escape.
+        TooMuch: its counts are too large for xgrammar, or every string needs an escape.
     """
+    if _weight(tree) > MAX_WEIGHT:
+        raise TooMuch("the counts of a pattern")
     written = _write(tree)
     if written is None:
         raise TooMuch("a character that JSON escapes")
@@ -32,6 +34,15 @@ def pattern(tree: Any) -> str:
 
 def _choice(tree: Any) -> bool:
     return isinstance(tree, Alt) and len(tree.options) != 1
+
+
+def _weight(node: Any) -> int:
+    match node:
+        case Seq(parts) | Alt(parts):
+            return sum(map(_weight, parts))
+        case Repeat(part, low, high):
+            return _weight(part) * max(low, high or 1, 1)
+    return 1
 
 
 def _write(node: Any) -> str | None:
@@ -51,8 +62,6 @@ def _write(node: Any) -> str | None:
             written = [w for w in map(_write, options) if w is not None]
             return "|".join(dict.fromkeys(written)) if written else None
         case Repeat(part, low, high):
-            if max(low, high or 0) > MAX_COUNT:
-                raise TooMuch("the count of a repetition")
             inner = _write(part)
             if inner is None or high == 0:
                 return None if low else ""
