@@ -88,7 +88,8 @@ class Graph:
     def children(self, shape: Shape) -> list[Conj]:
         """The conjunctions that the parts of a shape have to satisfy."""
         if isinstance(shape, Array):
-            return [*shape.prefix, shape.items, *(conj for conj, _, _ in shape.contains)]
+            held = [conj for conj, _, _ in shape.contains]
+            return [*shape.prefix, shape.items, *held, *(shape.items | conj for conj in held)]
         if isinstance(shape, Object):
             return [conj for _, conj in shape.props] + [r.conj for r in self.regions[shape]]
         return []

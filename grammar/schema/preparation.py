@@ -3,6 +3,7 @@
 from typing import Any
 
 from grammar.schema.document import Document
+from grammar.schema.grammar_text import GrammarWriter
 from grammar.schema.graph import Graph
 from grammar.schema.judge import DRAFTS, draft_of
 from grammar.schema.limits import Budget, Refused, check_size
@@ -41,14 +42,25 @@ def prepare(schema: Any, *, options: Options = _DEFAULT, pointer: str = "") -> P
         if root != TRUE and not graph.shapes[root]:
             raise Refused("#", "", "no value satisfies it")
         written = Writer(graph).document()
+        grammar = None
+        if options.target == "grammar":
+            # What the schema has to leave out is no matter where the grammar keeps it.
+            reader.reasons = dict.fromkeys(
+                r for r in reader.reasons if r.kind != "guarded" or r.pointer != "#"
+            )
+            grammar = GrammarWriter(
+                graph,
+                max_whitespace=options.max_whitespace,
+                any_order=options.key_order == "any",
+            ).text()
     except Refused as refusal:
         reason = Reason(refusal.pointer, refusal.keyword, "refused", refusal.message)
         others = () if reader is None else tuple(reader.reasons)
-        return Prepared(None, schema, "refused", (reason, *others), draft, schema)
+        return Prepared(None, schema, "refused", (reason, *others), draft, None, schema)
     reasons = sorted(reader.reasons, key=lambda r: _SEVERITY[r.kind])
     kinds = {r.kind for r in reasons}
     verdict = next((k for k in ("guarded", "rewritten") if k in kinds), "exact")
-    return Prepared(written, schema, verdict, tuple(reasons), draft, schema)
+    return Prepared(written, schema, verdict, tuple(reasons), draft, grammar, schema)
 
 
 def _draft(schema: Any, options: Options) -> tuple[str, bool]:

@@ -45,15 +45,23 @@ class Options:
             ``tuple`` ...) as those of JSON Schema. Each is reported.
         draft: ``4``, ``6``, ``7``, ``2019-09`` or ``2020-12``; None asks ``$schema``, and where
             that is absent takes 2020-12 along with the spellings of older drafts.
+        target: what the verdict is about: ``schema``, for every style of xgrammar, or ``grammar``,
+            for JSON text alone, where rules enforce what no schema for xgrammar can say.
+        key_order: whether keys come in the order of the schema or in any; the grammar alone knows
+            ``any``.
+        max_whitespace: whitespace characters in a row between the tokens of the grammar.
         max_bytes: size of the schema written as JSON.
         max_depth: nesting of the schema, and of what it is rewritten to.
         max_growth: steps of rewriting, each about one small schema built.
-        max_seconds: time for rewriting.
+        max_seconds: processor time for rewriting.
     """
 
     undeclared_keys: Literal["forbid", "allow"] = "forbid"
     aliases: bool = False
     draft: str | None = None
+    target: Literal["schema", "grammar"] = "schema"
+    key_order: Literal["declared", "any"] = "declared"
+    max_whitespace: int = 2
     max_bytes: int = 1_000_000
     max_depth: int = 100
     max_growth: int = 20_000
@@ -71,6 +79,7 @@ class Prepared:
         verdict: see ``Verdict``.
         reasons: why, one for each place, most serious first.
         draft: whose validator judges.
+        grammar: EBNF of the JSON text, where ``options.target`` asks for it; its root is ``root``.
     """
 
     schema: Mapping[str, Any] | bool | None
@@ -78,6 +87,7 @@ class Prepared:
     verdict: Verdict
     reasons: tuple[Reason, ...] = ()
     draft: str = "2020-12"
+    grammar: str | None = field(default=None, repr=False)
     judged: Any = field(default=None, repr=False)
     """The schema that ``validator`` holds values to."""
 

@@ -15,20 +15,23 @@ RAW = charset.subtract(charset.ANY, charset.union([(0, 31), (34, 34), (92, 92)])
 """Characters that stand for themselves in a JSON string."""
 
 MAX_WEIGHT = 520
-"""Classes in a pattern with its counts written out; xgrammar's time grows with their square."""
+"""Classes that the counts of a pattern add; xgrammar's time grows with their square."""
 
 
-def pattern(tree: Any) -> str:
+def pattern(tree: Any) -> str | None:
     """The anchored pattern of a tree, without the strings that need an escape.
 
+    Returns:
+        It, or None where every string needs an escape.
+
     Raises:
-        TooMuch: its counts are too large for xgrammar, or every string needs an escape.
+        TooMuch: its counts are too large for xgrammar.
     """
-    if _weight(tree) > MAX_WEIGHT:
+    if _weight(tree) - _weight(tree, counts=False) > MAX_WEIGHT:
         raise TooMuch("the counts of a pattern")
     written = _write(tree)
     if written is None:
-        raise TooMuch("a character that JSON escapes")
+        return None
     return f"^(?:{written})$" if _choice(tree) else f"^{written}$"
 
 
@@ -36,12 +39,12 @@ def _choice(tree: Any) -> bool:
     return isinstance(tree, Alt) and len(tree.options) != 1
 
 
-def _weight(node: Any) -> int:
+def _weight(node: Any, counts: bool = True) -> int:
     match node:
         case Seq(parts) | Alt(parts):
-            return sum(map(_weight, parts))
+            return sum(_weight(part, counts) for part in parts)
         case Repeat(part, low, high):
-            return _weight(part) * max(low, high or 1, 1)
+            return _weight(part, counts) * (max(low, high or 1, 1) if counts else 1)
     return 1
 
 

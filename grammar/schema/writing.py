@@ -168,7 +168,11 @@ class Writer:
         if language == ANYTHING:
             return {"type": "string"}
         try:
-            return {"type": "string", "pattern": self.pattern(language)}
+            pattern = self.pattern(language)
+            if pattern is not None:
+                return {"type": "string", "pattern": pattern}
+            self.guard(shape, "pattern", "characters that JSON escapes cannot be written here")
+            return {"type": "string"}
         except TooMuch as error:
             if language.trees or language.never:
                 self.guard(shape, "pattern", f"strings here are not enforced: {error}")
@@ -179,8 +183,8 @@ class Writer:
             written["maxLength"] = language.high
         return written
 
-    def pattern(self, language: Language) -> str:
-        """The anchored pattern of a language.
+    def pattern(self, language: Language) -> str | None:
+        """The anchored pattern of a language; None where all its strings need an escape.
 
         Raises:
             TooMuch: it has none that xgrammar could read.
@@ -230,7 +234,9 @@ class Writer:
                 additional = self.write(region.conj)
                 continue
             try:
-                patterns[self.pattern(region.keys)] = self.write(region.conj)
+                pattern = self.pattern(region.keys)
+                if pattern is not None:
+                    patterns[pattern] = self.write(region.conj)
             except TooMuch as error:
                 self.guard(shape, "patternProperties", f"keys here are not enforced: {error}")
                 additional = {}
