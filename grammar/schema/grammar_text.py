@@ -5,6 +5,7 @@ length, keys in any order with none of the required ones missing, ``contains``, 
 a few values, multiples, bounds of any size.
 """
 
+import itertools
 import json
 from collections.abc import Callable, Iterable
 from fractions import Fraction
@@ -129,7 +130,8 @@ class GrammarWriter:
         """One shape."""
         match shape:
             case Values():
-                return " | ".join(self.value(v) for v in shape.values)
+                written = self.reader.written
+                return " | ".join(self.value(written.get(t, json.loads(t))) for t in shape.texts)
             case Number():
                 return self.number(shape)
             case String():
@@ -146,10 +148,11 @@ class GrammarWriter:
             inner = ' ws "," ws '.join(map(self.value, value))
             return f'"[" ws {inner} ws "]"' if value else '"[" ws "]"'
         if isinstance(value, dict):
-            inner = ' ws "," ws '.join(
-                f'{self.literal(k)} ws ":" ws {self.value(v)}' for k, v in value.items()
-            )
-            return f'"{{" ws {inner} ws "}}"' if value else '"{" ws "}"'
+            members = [f'{self.literal(k)} ws ":" ws {self.value(v)}' for k, v in value.items()]
+            few = self.any_order and len(members) <= 4
+            orders = itertools.permutations(members) if few else [members]
+            inner = " | ".join(' ws "," ws '.join(order) for order in orders)
+            return f'"{{" ws ({inner}) ws "}}"' if value else '"{" ws "}"'
         return self.literal(value) if isinstance(value, str) else quoted(json.dumps(value))
 
     def literal(self, text: str) -> str:

@@ -35,7 +35,9 @@ def prepare(schema: Any, *, options: Options = _DEFAULT, pointer: str = "") -> P
     try:
         check_size(schema, options)
         draft, lenient = _draft(schema, options)
-        document = Document(schema, "id" if draft == "4" else "$id", not lenient and draft < "8")
+        document = Document(
+            schema, "id" if draft == "4" else "$id", draft in ("4", "6", "7") and not lenient
+        )
         reader = Reader(document, options, draft, lenient, Budget(options))
         root = reader.conj(schema, document.root_base, "#")
         graph = Graph(reader, root)

@@ -65,6 +65,10 @@ _UNTIL = {"dependencies": 7, "additionalItems": 8, "$recursiveRef": 8}
 _RANK = {"4": 4, "6": 6, "7": 7, "2019-09": 8, "2020-12": 9}
 
 
+class _Circular(Exception):
+    """A question about what lies deeper came back to a schema that is still being read."""
+
+
 class Reader:
     """Reads schemas of one document.
 
@@ -80,10 +84,13 @@ class Reader:
         self.document, self.options, self.budget = document, options, budget
         self.rank, self.lenient = _RANK[draft], lenient
         self.reasons: dict[Reason, None] = {}
+        self.written: dict[str, Any] = {}
+        """Arrays and objects of enum and const as the schema has them, by canonical text."""
         self._orders: dict[tuple[int, str, bool], int] = {}
         self._unions: dict[Conj, Union] = {}
         self._items: dict[Item, Union] = {}
-        self._open: set[Any] = set()
+        self._open: set[Item] = set()
+        self._asking = 0
         self._kept: list[Any] = []
         self._made: dict[Any, Any] = {}
 
@@ -133,6 +140,8 @@ class Reader:
         if item in self._items:
             return self._items[item]
         if item in self._open:
+            if self._asking:
+                raise _Circular
             raise Refused(item.pointer, "$ref", "it refers to itself without a step in between")
         self._open.add(item)
         try:
@@ -208,9 +217,15 @@ class Reader:
         """Whether nothing satisfies a conjunction, as far as can be told without a circle."""
         if conj in self._unions:
             return not self._unions[conj]
-        if any(item in self._open for item in conj) or len(self._open) > self.options.max_depth:
+        if len(self._open) > self.options.max_depth:
             return False
-        return not self.union(conj)
+        self._asking += 1
+        try:
+            return not self.union(conj)
+        except _Circular:
+            return False
+        finally:
+            self._asking -= 1
 
     def has(self, shape: Shape, value: Any) -> bool:
         """Whether a value is in a shape; a loose shape may hold more than its schema."""
@@ -231,7 +246,16 @@ class Reader:
 
     def satisfies(self, conj: Conj, value: Any) -> bool:
         """Whether a value satisfies a conjunction."""
-        return conj == TRUE or any(self.has(shape, value) for shape in self.union(conj))
+        if conj == TRUE:
+            return True
+        self._asking += 1
+        try:
+            return any(self.has(shape, value) for shape in self.union(conj))
+        except _Circular:
+            self.note("#", "enum", "guarded", "values are not checked against a recursive schema")
+            return True
+        finally:
+            self._asking -= 1
 
     def _has_array(self, shape: Array, value: list[Any]) -> bool:
         if len(value) < shape.low or (shape.high is not None and len(value) > shape.high):
@@ -329,6 +353,9 @@ class Reader:
             Refused: ``enum`` is not a list.
         """
         listed = item.schema[keyword]
+        for value in listed if keyword == "enum" and isinstance(listed, list) else [listed]:
+            if isinstance(value, dict | list):
+                self.written.setdefault(canonical(value), value)
         if keyword == "const":
             return (values([listed]),)
         if not isinstance(listed, list):

@@ -1,8 +1,8 @@
 """Patterns of the string formats that are enforced; any other ``format`` is an annotation.
 
 RFC 3339 (dates and times, to the calendar), 5321 (mail), 1123 (hosts), 2673 and 4291 (addresses),
-3986 and 3987 (URIs), 9562 (UUIDs), 6901 (JSON pointers). jsonschema checks none of them unless it
-is told to, so they narrow: what they take, it takes.
+3986, 3987 and 6570 (URIs), 9562 (UUIDs), 6901 (JSON pointers). jsonschema checks none of them
+unless it is told to, so they narrow: what they take, it takes.
 """
 
 _YEAR = r"(?:[1-9]\d{3}|0[1-9]\d{2}|00[1-9]\d|000[1-9])"
@@ -51,6 +51,8 @@ def _uri(more: str, *, reference: bool = False) -> str:
 
 _BEYOND = "\u00a0-\ud7ff\uf900-\ufdcf\ufdf0-\uffef"
 _POINTER = r"(?:/(?:[^~/]|~[01])*)*"
+_VARIABLE = rf"(?:[A-Za-z0-9_.]|{_PERCENT})+(?::[1-9]\d{{0,3}}|\*)?"
+_EXPRESSION = rf"[+#./;?&=,!@|]?{_VARIABLE}(?:,{_VARIABLE})*"
 
 PATTERNS = {
     "date": f"^{_DATE}$",
@@ -70,6 +72,7 @@ PATTERNS = {
     "uri-reference": _uri("", reference=True),
     "iri": _uri(_BEYOND),
     "iri-reference": _uri(_BEYOND, reference=True),
+    "uri-template": rf"^(?:[^\x00-\x20\"'%<>\\^`{{|}}]|{_PERCENT}|\{{{_EXPRESSION}\}})*$",
     "json-pointer": f"^{_POINTER}$",
     "relative-json-pointer": rf"^(?:0|[1-9]\d*)(?:#|{_POINTER})$",
 }

@@ -1,5 +1,6 @@
 """A graph of shapes, written as a JSON Schema that xgrammar enforces as it stands."""
 
+import json
 import math
 from fractions import Fraction
 from typing import Any
@@ -106,7 +107,7 @@ class Writer:
             written.append({"type": "null"})
             texts = []
         if texts:
-            written.append({"enum": Values(tuple(texts)).values})
+            written.append({"enum": [self.reader.written.get(t, json.loads(t)) for t in texts]})
         return written
 
     def number(self, shape: Number) -> list[Any]:
