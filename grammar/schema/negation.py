@@ -36,7 +36,7 @@ def refused_by(reader: "Reader", item: Item) -> Union:
     Where a refusal cannot be written, its shape is wider and says so.
     """
     schema, pointer = item.schema, item.pointer
-    if "$ref" in schema and reader.rank <= 7 and not reader.lenient:
+    if "$ref" in schema and reader.rank <= 7:
         return reader.item_union(reader.target(item, "$ref"))
     upright = replace(item, positive=True)
     found: list[Shape] = []

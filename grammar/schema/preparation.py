@@ -10,6 +10,7 @@ from grammar.schema.limits import Budget, Refused, check_size
 from grammar.schema.reading import Reader
 from grammar.schema.result import Options, Prepared, Reason
 from grammar.schema.shapes import TRUE
+from grammar.schema.spellings import modern
 from grammar.schema.writing import Writer
 
 _DEFAULT = Options()
@@ -30,16 +31,15 @@ def prepare(schema: Any, *, options: Options = _DEFAULT, pointer: str = "") -> P
         The schema to compile, its verdict, and the reasons. Whatever is wrong with the schema is a
         verdict, never an exception.
     """
-    draft, lenient = "2020-12", True
-    reader = None
+    draft, judged, reader = "2020-12", schema, None
     try:
         check_size(schema, options)
         draft, lenient = _draft(schema, options)
-        document = Document(
-            schema, "id" if draft == "4" else "$id", draft in ("4", "6", "7") and not lenient
-        )
-        reader = Reader(document, options, draft, lenient, Budget(options))
-        root = reader.conj(schema, document.root_base, "#")
+        judged, renamed = modern(schema, aliases=options.aliases, lenient=lenient)
+        document = Document(judged, "id" if draft == "4" else "$id", draft in ("4", "6", "7"))
+        reader = Reader(document, options, draft, Budget(options))
+        reader.reasons.update(dict.fromkeys(renamed))
+        root = reader.conj(judged, document.root_base, "#")
         graph = Graph(reader, root)
         if root != TRUE and not graph.shapes[root]:
             raise Refused("#", "", "no value satisfies it")
@@ -58,11 +58,11 @@ def prepare(schema: Any, *, options: Options = _DEFAULT, pointer: str = "") -> P
     except Refused as refusal:
         reason = Reason(refusal.pointer, refusal.keyword, "refused", refusal.message)
         others = () if reader is None else tuple(reader.reasons)
-        return Prepared(None, schema, "refused", (reason, *others), draft, None, schema)
+        return Prepared(None, schema, "refused", (reason, *others), draft, None, judged)
     reasons = sorted(reader.reasons, key=lambda r: _SEVERITY[r.kind])
     kinds = {r.kind for r in reasons}
     verdict = next((k for k in ("guarded", "rewritten") if k in kinds), "exact")
-    return Prepared(written, schema, verdict, tuple(reasons), draft, grammar, schema)
+    return Prepared(written, schema, verdict, tuple(reasons), draft, grammar, judged)
 
 
 def _draft(schema: Any, options: Options) -> tuple[str, bool]:

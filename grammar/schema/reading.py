@@ -75,14 +75,11 @@ class Reader:
     Args:
         document: where references lead.
         draft: decides which keywords count.
-        lenient: keywords of older drafts count as well.
     """
 
-    def __init__(
-        self, document: Document, options: Options, draft: str, lenient: bool, budget: Budget
-    ) -> None:
+    def __init__(self, document: Document, options: Options, draft: str, budget: Budget) -> None:
         self.document, self.options, self.budget = document, options, budget
-        self.rank, self.lenient = _RANK[draft], lenient
+        self.rank = _RANK[draft]
         self.reasons: dict[Reason, None] = {}
         self.written: dict[str, Any] = {}
         """Arrays and objects of enum and const as the schema has them, by canonical text."""
@@ -280,9 +277,7 @@ class Reader:
         """Whether a keyword is there and means something in this draft."""
         if keyword not in schema:
             return False
-        if self.rank < _SINCE.get(keyword, 0):
-            return False
-        return self.lenient or self.rank <= _UNTIL.get(keyword, 9)
+        return _SINCE.get(keyword, 0) <= self.rank <= _UNTIL.get(keyword, 9)
 
     def _positive(self, item: Item) -> Union:
         schema, pointer = item.schema, item.pointer
@@ -292,7 +287,7 @@ class Reader:
             raise Refused(
                 pointer, "", f"a schema must be an object or a boolean; got {type(schema).__name__}"
             )
-        if "$ref" in schema and self.rank <= 7 and not self.lenient:
+        if "$ref" in schema and self.rank <= 7:
             return self.item_union(self.target(item, "$ref"))
         result = self.plain(item)
         for keyword, other in combining.factors(self, item):
@@ -369,7 +364,7 @@ class Reader:
         low_open = high_open = False
         for keyword in ("exclusiveMinimum", "exclusiveMaximum"):
             bound = schema.get(keyword)
-            if isinstance(bound, bool) and (self.rank == 4 or self.lenient):
+            if isinstance(bound, bool) and self.rank == 4:
                 low_open |= bound and keyword == "exclusiveMinimum"
                 high_open |= bound and keyword == "exclusiveMaximum"
                 continue
@@ -458,7 +453,7 @@ class Reader:
         listed = schema.get("prefixItems") if self.counts(schema, "prefixItems") else None
         keyword = "prefixItems"
         rest = "items"
-        if isinstance(schema.get("items"), list) and (self.rank <= 8 or self.lenient):
+        if isinstance(schema.get("items"), list) and self.rank <= 8:
             listed, keyword, rest = schema["items"], "items", "additionalItems"
         if listed is not None:
             if not isinstance(listed, list):
@@ -556,8 +551,7 @@ class Reader:
             Refused: it is there and no list of strings.
         """
         value = item.schema.get(keyword)
-        if value is None or (isinstance(value, bool) and self.lenient | (self.rank == 4)):
-            # Draft 3 put a boolean on the property itself; jsonschema passes over it.
+        if value is None:
             return []
         if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
             raise Refused(
