@@ -59,6 +59,7 @@ def modern(schema: Any, *, aliases: bool, lenient: bool) -> tuple[Any, list[Reas
     for node, pointer in nodes:
         if aliases:
             changed |= _name_types(node, pointer, reasons)
+            changed |= _move_enum(node, pointer, reasons)
         if lenient:
             moved |= isinstance(node.get("items"), list)
             changed |= _respell(node)
@@ -107,6 +108,22 @@ def _name_types(node: dict[str, Any], pointer: str, reasons: list[Reason]) -> bo
     else:
         distinct = list(dict.fromkeys(read))
         node["type"] = distinct if isinstance(named, list) else distinct[0]
+    return True
+
+
+def _move_enum(node: dict[str, Any], pointer: str, reasons: list[Reason]) -> bool:
+    """An enum of an array that lists no array is meant for its items."""
+    listed, items = node.get("enum"), node.get("items", {})
+    if (
+        node.get("type") != "array"
+        or not isinstance(listed, list)
+        or not isinstance(items, Mapping)
+    ):
+        return False
+    if not listed or any(isinstance(v, list) for v in listed):
+        return False
+    node["items"] = {**items, "enum": node.pop("enum")}
+    reasons.append(Reason(pointer, "enum", "rewritten", "enum of an array is read as its items'"))
     return True
 
 
