@@ -1,0 +1,123 @@
+"""What preparing a schema may cost, and the error when it would cost more."""
+
+import json
+import time
+from collections.abc import Mapping
+from contextvars import ContextVar
+from typing import Any
+
+from grammar.schema.result import Options
+
+
+class Refused(Exception):
+    """The schema cannot be guaranteed; becomes the verdict ``refused``.
+
+    Args:
+        pointer: where, as a JSON pointer with ``#`` first.
+        keyword: the keyword at fault, or an empty string.
+        message: why, and what to do.
+    """
+
+    def __init__(self, pointer: str, keyword: str, message: str) -> None:
+        super().__init__(message)
+        self.pointer, self.keyword, self.message = pointer, keyword, message
+
+
+class TooMuch(Exception):
+    """One rewriting would outgrow its share; the caller writes something wider instead."""
+
+
+_AUTOMATA = 600_000
+"""Moves of automata looked at, for all the patterns of one schema: about half a second."""
+_left: ContextVar[int] = ContextVar("moves_left", default=_AUTOMATA)
+
+
+def spend(moves: int) -> None:
+    """Count work on automata, across one call of ``prepare``.
+
+    Raises:
+        TooMuch: its share is used up.
+    """
+    left = _left.get() - moves
+    _left.set(left)
+    if left < 0:
+        raise TooMuch("the intersection of all its patterns")
+
+
+class Budget:
+    """Counts steps of rewriting, so that no schema takes more than its share.
+
+    Steps are counted before time is looked at: the outcome is the same on every machine that is
+    not very slow.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self.steps_left = options.max_growth
+        _left.set(_AUTOMATA)
+        self._options = options
+        self._deadline = time.thread_time() + options.max_seconds
+
+    def spend(self, steps: int, pointer: str = "#") -> None:
+        """Take steps off.
+
+        Raises:
+            Refused: none are left, or the time is over.
+        """
+        self.steps_left -= steps
+        if self.steps_left < 0:
+            raise Refused(
+                pointer,
+                "",
+                f"rewriting needs more than {self._options.max_growth:,} steps; simplify the"
+                " combinations (allOf, anyOf, oneOf, not) or raise max_growth",
+            )
+        if time.thread_time() > self._deadline:
+            raise Refused(
+                pointer,
+                "",
+                f"rewriting took more than {self._options.max_seconds:g} s of the processor;"
+                " simplify the schema or raise max_seconds",
+            )
+
+
+def check_size(schema: Any, options: Options) -> None:
+    """Check that a schema is JSON, and neither too deep nor too large.
+
+    Raises:
+        Refused: it is not.
+    """
+    if not isinstance(schema, Mapping | bool):
+        raise Refused(
+            "#", "", f"a schema must be an object or a boolean; got {type(schema).__name__}"
+        )
+    level, depth = [schema], 0
+    while level:
+        if depth > options.max_depth * 2:
+            raise Refused(
+                "#", "", f"the schema nests deeper than {options.max_depth} schemas; flatten it"
+            )
+        level = [
+            child
+            for value in level
+            for child in (
+                value.values()
+                if isinstance(value, Mapping)
+                else value
+                if isinstance(value, list | tuple)
+                else ()
+            )
+            if isinstance(child, Mapping | list | tuple)
+        ]
+        if len(level) > options.max_bytes:
+            raise Refused("#", "", f"the schema is larger than {options.max_bytes:,} bytes")
+        depth += 1
+    try:
+        size = len(json.dumps(schema, ensure_ascii=False, allow_nan=False).encode())
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Refused("#", "", f"the schema must be JSON; {error}") from None
+    if size > options.max_bytes:
+        raise Refused(
+            "#",
+            "",
+            f"the schema has {size:,} bytes of JSON, more than max_bytes = {options.max_bytes:,}",
+        )
