@@ -103,9 +103,11 @@ class Chat:
     def parse(self, text: str, prompt: Prompt, tools: Sequence[Mapping] | None = None) -> Parsed:
         """A completion of `prompt` as an OpenAI message, with its problems.
 
-        With `tools`, a call of any other tool is malformed, not a call.
+        With `tools`, a call of any other tool is malformed, not a call. Under a `response_format`
+        an answer is content, whatever its strings spell.
         """
-        return self.format.parse(text, tools, reasoning=prompt.reasoning)
+        answer = prompt.plan.answer is not None
+        return self.format.parse(text, tools, reasoning=prompt.reasoning, answer=answer)
 
     def _with_tools_in_system(self, messages: list[dict], tools: Sequence[Mapping]) -> list[dict]:
         example = {
