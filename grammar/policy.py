@@ -19,18 +19,25 @@ Schema modes, the schema that a tool's arguments are held to:
 | auto     | its own          | object  | object            |
 | declared | its own          | its own | object            |
 | strict   | its own          | its own | its own           |
+
+A ``response_format`` of type json_schema or json_object makes the answer JSON. Beside tools, auto
+becomes: that answer or calls, and nothing else; required and named leave no room for an answer.
+
+Schemas go through ``grammar.schema.prepare``: what cannot be guaranteed is refused here, by name.
 """
 
+import functools
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from xgrammar.structural_tag import StructuralTag
+from xgrammar.structural_tag import JSONSchemaFormat, OrFormat, StructuralTag
 
 from grammar.formats import Format, Tool, get_format
 from grammar.formats.base import MAX_WHITESPACE, NAME_PATTERN
+from grammar.schema import Options, Prepared, prepare, require
 
 Scope = Literal["auto", "always"]
 SchemaMode = Literal["auto", "strict", "declared"]
@@ -51,6 +58,8 @@ class Plan:
         warnings: sentences for the caller, e.g. that a format cannot be constrained.
         tool_choice: ``none``, ``auto``, ``required`` or ``named``.
         constrained: the tools in the grammar with the schemas they are held to.
+        prepared: by tool, what became of its own schema; not of tools that take any object.
+        answer: what became of the schema of ``response_format``, or None.
     """
 
     structural_tag: StructuralTag | None
@@ -60,6 +69,15 @@ class Plan:
     warnings: tuple[str, ...]
     tool_choice: Literal["none", "auto", "required", "named"]
     constrained: tuple[Tool, ...] = ()
+    prepared: Mapping[str, Prepared] = field(default_factory=dict)
+    answer: Prepared | None = None
+
+    @property
+    def guarded(self) -> tuple[str, ...]:
+        """What no grammar enforces and only validation can: the tools, ``response_format``."""
+        tools = [name for name, p in self.prepared.items() if p.verdict == "guarded"]
+        answer = self.answer is not None and self.answer.verdict == "guarded"
+        return (*tools, "response_format") if answer else tuple(tools)
 
     @property
     def constraint(self) -> StructuralTag | None:
@@ -76,11 +94,13 @@ def plan(
     exclude_tools_when_tool_choice_none: bool = True,
     reasoning: bool = False,
     max_whitespace_cnt: int = MAX_WHITESPACE,
+    type_aliases: bool = False,
 ) -> Plan:
     """Decide how an OpenAI chat-completions request is decoded (see the tables above).
 
     Args:
-        request_body: of its fields ``tools``, ``tool_choice`` and ``parallel_tool_calls`` count.
+        request_body: of its fields ``tools``, ``tool_choice``, ``parallel_tool_calls`` and
+            ``response_format`` count.
         format: the model's tool-call format, or its name.
         scope, schema_mode: rows of the tables.
         exclude_tools_when_tool_choice_none: drop the tools from the prompt; the ban holds either
@@ -88,9 +108,11 @@ def plan(
             be reused.
         reasoning: the prompt opens a think block.
         max_whitespace_cnt: whitespace characters in a row between JSON tokens, at least 1.
+        type_aliases: read ``dict``, ``float``, ``any`` and ``tuple`` as the types they stand for.
 
     Raises:
         ValueError: a request that cannot be meant, with the field at fault.
+        SchemaError: a schema that cannot be guaranteed, with the tool, the place and the reason.
     """
     _one_of("scope", scope, ("auto", "always"))
     _one_of("schema_mode", schema_mode, ("auto", "strict", "declared"))
@@ -100,7 +122,7 @@ def plan(
             " spelling of JSON has a space after ':' and ','"
         )
     format = get_format(format)
-    tools = read_tools(request_body.get("tools"))
+    tools = read_tools(request_body.get("tools"), type_aliases=type_aliases)
     names = [t["function"]["name"] for t in tools]
     choice, allowed = _read_tool_choice(request_body.get("tool_choice"), names)
     parallel = request_body.get("parallel_tool_calls")
@@ -110,37 +132,60 @@ def plan(
 
     forced = allowed[0] if choice == "named" else None
     shown = () if choice == "none" and exclude_tools_when_tool_choice_none else tools
-    nothing = Plan(None, None, shown, forced, (), choice)
-    if not tools:
-        return nothing
-    if choice == "none":
-        ban = format.ban(reasoning=reasoning)
-        warnings = (
-            () if ban else (f"format {format.name!r} knows no text to ban: decoding is free",)
-        )
-        return Plan(None, ban, shown, forced, warnings, choice)
-
-    usable = [t for t in tools if t["function"]["name"] in allowed]
-    strict = any(t["function"].get("strict") is True for t in usable)
-    restricted = len(usable) < len(tools)
-    if choice == "auto" and scope == "auto" and not (strict or restricted or not parallel):
-        return nothing
-    constrained = tuple(
-        Tool(t["function"]["name"], arguments_schema(t["function"], schema_mode)) for t in usable
+    usable = [t["function"] for t in tools if t["function"]["name"] in allowed]
+    json_node, answer = _answer(
+        request_body.get("response_format"), max_whitespace_cnt, type_aliases
     )
+    result = functools.partial(Plan, tools=shown, forced_tool=forced, tool_choice=choice)
+    if choice == "none" or not tools:
+        if json_node is not None:
+            tag = format.wrapped(json_node, reasoning=reasoning)
+            return result(tag, None, warnings=(), answer=answer)
+        ban = format.ban(reasoning=reasoning) if tools else None
+        unbanned = tools and ban is None
+        warning = f"format {format.name!r} knows no text to ban: decoding is free"
+        return result(None, ban, warnings=(warning,) if unbanned else ())
+
+    strict = any(function.get("strict") is True for function in usable)
+    restricted = len(usable) < len(tools)
+    free = choice == "auto" and scope == "auto" and not (strict or restricted or not parallel)
+    if free and json_node is None:
+        return result(None, None, warnings=())
+    prepared = {
+        function["name"]: _arguments(function, type_aliases)
+        for function in usable
+        if has_own_schema(function, schema_mode)
+    }
+    constrained = tuple(
+        Tool(name, prepared[name].schema if name in prepared else _ANY_OBJECT)
+        for name in (function["name"] for function in usable)
+    )
+    calls_only = choice if json_node is None or choice == "named" else "required"
     tag = format.structural_tag(
         constrained,
-        tool_choice=choice,
+        tool_choice=calls_only,
         parallel_tool_calls=parallel,
-        reasoning=reasoning,
+        reasoning=reasoning and (json_node is None or choice != "auto"),
         max_whitespace_cnt=max_whitespace_cnt,
     )
-    warnings = () if tag else (f"format {format.name!r} has no structural tag: decoding is free",)
-    return Plan(tag, None, shown, forced, warnings, choice, constrained)
+    if tag is None:
+        warning = f"format {format.name!r} has no structural tag: decoding is free"
+        return result(None, None, warnings=(warning,))
+    if json_node is not None and choice == "auto":
+        either = OrFormat(elements=[json_node, tag.format])
+        tag = format.wrapped(either, reasoning=reasoning)
+    else:
+        answer = None
+    return result(tag, None, warnings=(), constrained=constrained, prepared=prepared, answer=answer)
 
 
-def read_tools(tools: Sequence[Mapping[str, Any]] | None) -> tuple[Mapping[str, Any], ...]:
+def read_tools(
+    tools: Sequence[Mapping[str, Any]] | None, *, type_aliases: bool = False
+) -> tuple[Mapping[str, Any], ...]:
     """Check the ``tools`` of a request; None is an empty list.
+
+    Args:
+        type_aliases: parameters of type ``dict`` are an object schema, too.
 
     Raises:
         ValueError: no function tool, a bad or repeated name, parameters that are no object schema.
@@ -174,11 +219,12 @@ def read_tools(tools: Sequence[Mapping[str, Any]] | None) -> tuple[Mapping[str, 
             raise ValueError(
                 f"{where}.function.strict must be a boolean; got {_short(function['strict'])}"
             )
-        _check_parameters(f"{where}.function.parameters", function.get("parameters"))
+        objects = ("object", "dict") if type_aliases else ("object",)
+        _check_parameters(f"{where}.function.parameters", function.get("parameters"), objects)
     return tuple(tools)
 
 
-def _check_parameters(where: str, parameters: Any) -> None:
+def _check_parameters(where: str, parameters: Any, objects: Sequence[str]) -> None:
     if parameters is None:
         return
     if not isinstance(parameters, Mapping):
@@ -188,28 +234,78 @@ def _check_parameters(where: str, parameters: Any) -> None:
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"{where} must be JSON; {error}") from None
     declared = parameters.get("type", "object")
-    if declared != "object" and not (isinstance(declared, list) and "object" in declared):
+    if declared not in objects and not (isinstance(declared, list) and "object" in declared):
         raise ValueError(
             f"{where}.type must be 'object'; got {_short(declared)}: the arguments of a call are an"
             " object, so wrap the value in one"
         )
 
 
-def arguments_schema(function: Mapping[str, Any], mode: SchemaMode) -> Mapping[str, Any]:
-    """The schema that the arguments of a checked function are held to; its root is an object."""
+def has_own_schema(function: Mapping[str, Any], mode: SchemaMode) -> bool:
+    """Whether the arguments of a checked function are held to its own schema, or to any object."""
     strict = function.get("strict")
-    own = mode == "strict" or strict is True or (mode == "declared" and strict is None)
-    if not own:
+    return mode == "strict" or strict is True or (mode == "declared" and strict is None)
+
+
+def arguments_schema(function: Mapping[str, Any], mode: SchemaMode) -> Mapping[str, Any]:
+    """The schema that the grammar holds the arguments of a checked function to.
+
+    Raises:
+        SchemaError: its own schema cannot be guaranteed.
+    """
+    if not has_own_schema(function, mode):
         return _ANY_OBJECT
+    return _arguments(function, aliases=False).schema
+
+
+def _arguments(function: Mapping[str, Any], aliases: bool) -> Prepared:
+    """The schema of a checked function's arguments, made sound; its root is an object."""
     parameters = function.get("parameters")
-    if parameters is None:
-        return _NO_ARGUMENTS
-    if isinstance(parameters.get("type"), list):
-        return {**parameters, "type": "object"}
-    # A root that is only a reference or a combination keeps its shape; xgrammar reads just that.
-    if "type" in parameters or parameters.keys() & {"$ref", "anyOf", "oneOf", "allOf"}:
-        return parameters
-    return {"type": "object", **parameters}
+    schema = {**(_NO_ARGUMENTS if parameters is None else parameters), "type": "object"}
+    if "$ref" in schema:
+        # Up to draft 7 nothing counts beside a reference, the type included.
+        schema["allOf"] = [*schema.get("allOf", ()), {"$ref": schema.pop("$ref")}]
+    where = f"the schema of tool {function['name']!r}"
+    return require(_prepared(json.dumps(schema), Options(aliases=aliases)), where)
+
+
+@functools.lru_cache(maxsize=512)
+def _prepared(schema: str, options: Options) -> Prepared:
+    return prepare(json.loads(schema), options=options)
+
+
+def _answer(
+    response_format: Any, max_whitespace_cnt: int, aliases: bool
+) -> tuple[JSONSchemaFormat | None, Prepared | None]:
+    """The grammar of the answer that ``response_format`` asks for, and its schema made sound."""
+    if response_format is None:
+        return None, None
+    kind = response_format.get("type") if isinstance(response_format, Mapping) else None
+    if kind == "text":
+        return None, None
+    if kind == "json_object":
+        schema: Any = _ANY_OBJECT
+    elif kind == "json_schema":
+        inner = response_format.get("json_schema")
+        if not isinstance(inner, Mapping) or "schema" not in inner:
+            raise ValueError(
+                "response_format.json_schema must be an object with name and schema; got"
+                f" {_short(inner)}"
+            )
+        schema = inner["schema"]
+    else:
+        raise ValueError(
+            "response_format must be an object with type text, json_object or json_schema; got"
+            f" {_short(response_format)}"
+        )
+    try:
+        text = json.dumps(schema, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"response_format.json_schema.schema must be JSON; {error}") from None
+    options = Options(undeclared_keys="allow", aliases=aliases)
+    prepared = require(_prepared(text, options), "the schema of response_format")
+    node = JSONSchemaFormat(json_schema=prepared.schema, max_whitespace_cnt=max_whitespace_cnt)
+    return node, prepared
 
 
 def _read_tool_choice(choice: Any, names: Sequence[str]) -> tuple[Any, Sequence[str]]:

@@ -104,13 +104,16 @@ class Chat:
     def parse(self, text: str, prompt: Prompt, tools: Sequence[Mapping] | None = None) -> Parsed:
         """A completion of `prompt` as an OpenAI message, with its problems.
 
-        With `tools`, a call of any other tool is malformed, not a call. The `parse_response` of
-        transformers (5.24) is not used, even where the tokenizer has a response template: it closes
-        what the text leaves open, so that a Qwen3.5 completion cut off after `<function=f>` is a
-        call of `f` with `{}`; it lets later content replace earlier, and raises on what it cannot
-        read.
+        With `tools`, a call of any other tool is malformed, not a call. Under a `response_format`
+        an answer is content, whatever its strings spell.
+
+        The `parse_response` of transformers (5.24) is not used, even where the tokenizer has a
+        response template: it closes what the text leaves open, so that a Qwen3.5 completion cut off
+        after `<function=f>` is a call of `f` with `{}`; it lets later content replace earlier, and
+        raises on what it cannot read.
         """
-        return self.format.parse(text, tools, reasoning=prompt.reasoning)
+        answer = prompt.plan.answer is not None
+        return self.format.parse(text, tools, reasoning=prompt.reasoning, answer=answer)
 
     def _with_tools_in_system(self, messages: list[dict], tools: Sequence[Mapping]) -> list[dict]:
         example = {

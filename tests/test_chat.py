@@ -119,6 +119,6 @@ def test_tool_choice_none_takes_the_tools_out_unless_told_not_to(loaded):
 def test_parsing_knows_the_tools_only_if_given(loaded):
     text = '<tool_call>\n{"name": "other", "arguments": {}}\n</tool_call>'
     chat = Chat(loaded)
-    prompt = SimpleNamespace(reasoning=False)
+    prompt = SimpleNamespace(reasoning=False, plan=SimpleNamespace(answer=None))
     assert chat.parse(text, prompt).message["tool_calls"]
     assert "tool_calls" not in chat.parse(text, prompt, [TOOL]).message

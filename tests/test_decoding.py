@@ -9,7 +9,6 @@ import jsonschema
 import numpy as np
 import pytest
 import torch
-from looping import complete, parted, requests_of
 from scipy import stats
 
 from kernels.gumbel import gumbel_from_bits, random_bits
@@ -18,6 +17,7 @@ from sampler.decoding import Decoder, generate
 from sampler.nano.dialogues import dialogue
 from sampler.params import Request, SamplingParams
 from sampler.trace import TIE_MARGIN
+from tests.looping import complete, parted, requests_of
 
 
 def test_tokens_do_not_depend_on_the_batch_around_them(loaded, chats, dialogues):

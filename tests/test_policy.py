@@ -1,9 +1,11 @@
 """``grammar.policy``: the scope and mode tables row by row, and every request that is refused."""
 
+import jsonschema
 import pytest
 
 from grammar.formats import FORMATS, Format, get_format
 from grammar.policy import plan
+from grammar.schema import SchemaError
 
 TAG, BAN, NOTHING = "tag", "ban", "nothing"
 
@@ -78,20 +80,21 @@ def test_no_tools_in_any_spelling(body):
 
 OWN = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 ANY = {"type": "object"}
+SOUND = OWN | {"additionalProperties": False}
 
 
 @pytest.mark.parametrize(
     ("mode", "strict", "wanted"),
     [
-        ("auto", True, OWN),
+        ("auto", True, SOUND),
         ("auto", None, ANY),
         ("auto", False, ANY),
-        ("declared", True, OWN),
-        ("declared", None, OWN),
+        ("declared", True, SOUND),
+        ("declared", None, SOUND),
         ("declared", False, ANY),
-        ("strict", True, OWN),
-        ("strict", None, OWN),
-        ("strict", False, OWN),
+        ("strict", True, SOUND),
+        ("strict", None, SOUND),
+        ("strict", False, SOUND),
     ],
 )
 def test_schema_mode_table(mode, strict, wanted):
@@ -103,25 +106,61 @@ def test_schema_mode_table(mode, strict, wanted):
 def test_schema_modes_are_decided_tool_by_tool():
     tools = [tool("a", True, OWN), tool("b", None, OWN), tool("c", False, OWN)]
     result = plan({"tools": tools}, format="kimi_k2", scope="always", schema_mode="declared")
-    assert [t.schema for t in result.constrained] == [OWN, OWN, ANY]
+    assert [t.schema for t in result.constrained] == [SOUND, SOUND, ANY]
+    assert {name: p.verdict for name, p in result.prepared.items()} == {"a": "exact", "b": "exact"}
 
 
 @pytest.mark.parametrize(
-    ("parameters", "wanted"),
+    ("parameters", "good", "bad"),
     [
-        ("absent", {"type": "object", "properties": {}}),
-        (None, {"type": "object", "properties": {}}),
-        ({}, {"type": "object"}),
-        ({"properties": {"a": {}}}, {"type": "object", "properties": {"a": {}}}),
-        ({"type": ["object", "null"]}, {"type": "object"}),
-        ({"$ref": "#/$defs/a", "$defs": {"a": OWN}}, {"$ref": "#/$defs/a", "$defs": {"a": OWN}}),
+        ("absent", [{}], [{"a": 1}, 5, []]),
+        (None, [{}], [{"a": 1}, 5, []]),
+        ({}, [{}, {"a": 1}], [5, [], None]),
+        ({"properties": {"a": {}}}, [{}, {"a": 1}], [{"b": 1}, 5, []]),
+        ({"type": ["object", "null"]}, [{}, {"a": 1}], [None]),
+        ({"$ref": "#/$defs/a", "$defs": {"a": OWN}}, [{"city": "x"}], [{}, 5]),
+        ({"$ref": "#/definitions/a", "definitions": {"a": {}},
+          "$schema": "http://json-schema.org/draft-07/schema#"}, [{}, {"a": 1}], [5, None]),
+        ({"anyOf": [OWN, {"type": "string"}]}, [{"city": "x"}], ["x", {}]),
     ],
-)
-def test_the_root_of_a_schema_is_an_object(parameters, wanted):
+)  # fmt: skip
+def test_the_root_of_a_schema_is_an_object(parameters, good, bad):
     function = {"name": "f"} | ({} if parameters == "absent" else {"parameters": parameters})
     body = {"tools": [{"type": "function", "function": function}], "tool_choice": "required"}
     (only,) = plan(body, format="hermes", schema_mode="strict").constrained
-    assert only.schema == wanted
+    for value in good:
+        jsonschema.validate(value, only.schema)
+    for value in bad:
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(value, only.schema)
+
+
+def test_a_schema_that_cannot_be_guaranteed_is_refused_by_name():
+    remote = {"type": "object", "properties": {"a": {"$ref": "https://example.com/a.json"}}}
+    body = {"tools": [tool("fine"), tool("far", True, remote)]}
+    with pytest.raises(SchemaError, match=r"tool 'far' is refused at #/properties/a: .*example"):
+        plan(body, format="hermes")
+    # Nothing is promised of it where nothing is enforced.
+    assert outcome(plan({"tools": [tool("far", None, remote)]}, format="hermes")) == NOTHING
+
+
+def test_what_only_validation_can_promise_is_said():
+    unique = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
+    body = {"tools": [tool("f", True, OWN), tool("g", True, unique), tool("h", False, unique)]}
+    result = plan(body, format="hermes")
+    assert result.guarded == ("g",)
+    assert set(result.prepared) == {"f", "g"}
+
+
+def test_aliases_are_an_option():
+    alias = {"type": "dict", "properties": {"a": {"type": "float"}}, "required": ["a"]}
+    body = {"tools": [tool("f", True, {"type": "object", "properties": {"x": alias}})]}
+    with pytest.raises(SchemaError, match="tool 'f'"):
+        plan(body, format="hermes")
+    (only,) = plan(body, format="hermes", type_aliases=True).constrained
+    jsonschema.validate({"x": {"a": 1.5}}, only.schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"x": {"a": "1.5"}}, only.schema)
 
 
 # What the prompt shows

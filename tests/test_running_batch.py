@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from looping import complete, decoded, part_only_at_ties, requests_of
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from sampler.batch import CachedBatch
 from sampler.decoding import Decoder
 from sampler.forced import step_width
 from sampler.head import Head
+from tests.looping import complete, decoded, part_only_at_ties, requests_of
 
 TINY = {
     "vocab_size": 97,

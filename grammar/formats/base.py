@@ -171,6 +171,10 @@ class Format(ABC):
             return self._after_thinking(text, excludes=self.banned)
         return StructuralTag(format=text)
 
+    def wrapped(self, node: Any, *, reasoning: bool = False) -> StructuralTag:
+        """The grammar of an answer that is ``node`` and nothing else, after thinking if any."""
+        return self._after_thinking(node) if reasoning else StructuralTag(format=node)
+
     def _after_thinking(self, rest: Any, excludes: Sequence[str] = ()) -> StructuralTag:
         thinking = TagFormat(
             begin="", content=AnyTextFormat(excludes=list(excludes)), end=self.end_of_thinking
@@ -192,6 +196,7 @@ class Format(ABC):
         tools: Sequence[Mapping[str, Any]] | None = None,
         *,
         reasoning: bool = False,
+        answer: bool = False,
     ) -> Parsed:
         """Read a completion back into a message.
 
@@ -206,8 +211,10 @@ class Format(ABC):
             reasoning: the prompt had opened a think block. A block that the text opens itself, at
                 its start, needs no flag. A call inside a closed block is no call; where the block
                 is never closed, the first call ends it.
+            answer: the request had a ``response_format``. Then a text that does not start with a
+                call holds none, whatever its strings spell.
         """
-        stream = StreamParser(self, tools, reasoning=reasoning)
+        stream = StreamParser(self, tools, reasoning=reasoning, answer=answer)
         stream.finish(text)
         return stream.parsed
 

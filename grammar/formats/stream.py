@@ -37,7 +37,7 @@ class StreamParser:
     cutting the text. Text is passed on as soon as nothing that may follow can change it.
 
     Args:
-        format, tools, reasoning: see ``Format.parse``.
+        format, tools, reasoning, answer: see ``Format.parse``.
 
     Attributes:
         parsed: the ``Parsed`` completion, once ``finish`` has been called.
@@ -49,13 +49,14 @@ class StreamParser:
         tools: Sequence[Mapping[str, Any]] | None = None,
         *,
         reasoning: bool = False,
+        answer: bool = False,
     ) -> None:
         self.parsed: Parsed | None = None
         self._format = format
         self._parameters = parameters_by_name(tools)
-        self._reasoning = reasoning
+        self._reasoning, self._answer = reasoning, answer
         self._out = MessageBuilder()
-        self._phase: Literal["start", "thinking", "gap", "answer"] = "start"
+        self._phase: Literal["start", "thinking", "gap", "answer", "content"] = "start"
         self._tail = ""
         self._sent_content = self._sent_calls = self._sent_reasoning = 0
         self._thought_so_far = ""
@@ -93,7 +94,12 @@ class StreamParser:
             self._drop(len(self._tail) - len(self._tail.lstrip()))
             if self._tail:
                 self._phase = "answer"
-        if self._phase == "answer":
+        if self._phase == "answer" and self._answer:
+            self._tell_answer(final)
+        if self._phase == "content":
+            self._out.text(self._tail)
+            self._drop(len(self._tail))
+        if self._phase == "answer" and not self._answer:
             self._drop(self._format._scan(self._tail, self._parameters, self._out, final=final))
 
     def _drop(self, count: int) -> None:
@@ -110,6 +116,14 @@ class StreamParser:
             self._phase = "thinking"
         elif final or not opener.startswith(text):
             self._phase = "thinking" if self._reasoning else "answer"
+
+    def _tell_answer(self, final: bool) -> None:
+        """Whether this is a call, or an answer whose strings may spell anything."""
+        text, openers = self._tail.lstrip(), self._format.banned
+        if text.startswith(openers):
+            self._answer = False
+        elif final or not any(opener.startswith(text) for opener in openers):
+            self._phase = "content"
 
     def _think(self, final: bool) -> None:
         """Thinking stays in the tail until it is closed, or else the text is over."""
