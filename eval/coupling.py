@@ -59,7 +59,8 @@ def coupling(free: Sequence[ResultRow], constrained: Sequence[ResultRow]) -> dic
     there is none. ``trigger``: where there is none, both runs trigger or neither does. An
     exception is ``explained`` if a near tie was recorded, in either run, at the token where the
     two part; ``position`` is that token, None if they do not part or tokens are not recorded.
-    ``unchecked`` requests succeeded in both runs, but lack token_ids or interventions.
+    ``unchecked`` requests succeeded in both runs, but lack token_ids or interventions, or had a
+    call decoded again that its schema refused: that took noise of its own.
     """
     others = {row.data_index: row for row in constrained if row.succeeded}
     pairs = [
@@ -70,7 +71,7 @@ def coupling(free: Sequence[ResultRow], constrained: Sequence[ResultRow]) -> dic
     for pair in pairs:
         found = _recorded(pair[1])
         ids = [row.masked_sampling.get("token_ids") for row in pair]
-        if found is None:
+        if found is None or pair[1].masked_sampling.get("retries"):
             continue
         start = min(map(_position, found), default=None)
         parting = None if None in ids else _parting(*ids)

@@ -86,7 +86,7 @@ class HfEngine:
                 params = self.sampling.params(line)
                 prompt = self.chat.prepare(line.body)
                 self._check_length(len(prompt.ids), params.max_tokens)
-                requests.append(Request(prompt.ids, params, prompt.grammar, (line, prompt)))
+                requests.append(prompt.request(params, (line, prompt)))
             except Exception as error:
                 # Whatever a request breaks (a schema, a template), it breaks for itself alone.
                 yield _failed(line, error)
@@ -138,6 +138,8 @@ class HfEngine:
                 "problems": [asdict(problem) for problem in parsed.problems],
                 "failures": [asdict(failure) for failure in failures],
                 "warnings": list(prompt.plan.warnings),
+                "retries": completion.retries,
+                "guard_failures": [str(failure) for failure in completion.guard_failures],
             },
         )
 

@@ -79,9 +79,8 @@ class Ours:
     """
 
     def __init__(self, **options: Any) -> None:
-        from grammar.schema import Options, prepare
-
         from grammar.compiler import Compiler
+        from grammar.schema import Options, prepare
 
         self._prepare, self._options = prepare, Options(**options)
         # The time is kept by whoever runs us, and a thread that cannot be stopped would outlive it.

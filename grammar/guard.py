@@ -85,9 +85,9 @@ class Guard:
     """Validates the completions of one request. Holds no state: it may serve many at once.
 
     Args:
-        prepared: the schemas of the tools' arguments by name, or one schema that the whole answer
-            is held to (``response_format``). Calls of tools that are not named pass.
-        format: how calls are written; an answer needs one only where it may follow a think block.
+        prepared: the schemas of the tools' arguments by name. Calls of other tools pass.
+        answer: the schema that a completion without calls is held to (``response_format``).
+        format: how calls and answers are written; None for an answer that is the whole text.
         tools: OpenAI tools, for formats whose parser reads arguments by their declared types.
         reasoning: the prompt opens a think block.
         max_retries: of a completion, over all its calls.
@@ -95,18 +95,20 @@ class Guard:
 
     def __init__(
         self,
-        prepared: Mapping[str, Prepared] | Prepared,
+        prepared: Mapping[str, Prepared] | None = None,
         *,
+        answer: Prepared | None = None,
         format: str | Format | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
         reasoning: bool = False,
         max_retries: int = MAX_RETRIES,
     ) -> None:
-        if isinstance(prepared, Mapping) and format is None:
+        if prepared and format is None:
             raise ValueError("format must name the format that the tools are called in; got None")
         if max_retries < 0:
             raise ValueError(f"max_retries must be at least 0; got {max_retries}")
-        self._prepared, self._tools, self._reasoning = prepared, tools, reasoning
+        self._prepared, self._answer = prepared or {}, answer
+        self._tools, self._reasoning = tools, reasoning
         self._format = None if format is None else get_format(format)
         self.max_retries = max_retries
 
@@ -129,22 +131,14 @@ class Guard:
 
     def _failures(self, text: str, stream: int, ended: bool) -> Iterator[tuple[int, GuardFailure]]:
         """Each failure, and the character at which what failed starts."""
-        if not isinstance(self._prepared, Mapping):
-            start = self._answer_start(text)
-            try:
-                value = json_text.loads(text[start:])
-            except ValueError as error:
-                if ended:
-                    message = f"the answer is no JSON: {error}"
-                    yield start, GuardFailure(None, None, "", "", message, "unsound", stream)
-                return
-            yield from (
-                (start, GuardFailure(None, None, *fault, stream))
-                for fault in _faults(self._prepared, value)
+        calls, spans, content = [], [], text
+        if self._format is not None:
+            parsed = self._format.parse(
+                text, self._tools, reasoning=self._reasoning, answer=self._answer is not None
             )
-            return
-        parsed = self._format.parse(text, self._tools, reasoning=self._reasoning)
-        for n, (call, span) in enumerate(zip(parsed.tool_calls, parsed.spans, strict=True)):
+            calls, spans = parsed.tool_calls, parsed.spans
+            content = parsed.message["content"]
+        for n, (call, span) in enumerate(zip(calls, spans, strict=True)):
             name = call["function"]["name"]
             if name in self._prepared:
                 value = json_text.loads(call["function"]["arguments"])
@@ -152,16 +146,18 @@ class Guard:
                     (span[0], GuardFailure(n, name, *fault, stream))
                     for fault in _faults(self._prepared[name], value)
                 )
-
-    def _answer_start(self, text: str) -> int:
-        """Where the answer begins: after the think block, if there is one."""
-        start = 0
-        if self._format is not None:
-            opened = text.lstrip().startswith(self._format.start_of_thinking)
-            end = text.find(self._format.end_of_thinking)
-            if end >= 0 and (opened or self._reasoning):
-                start = end + len(self._format.end_of_thinking)
-        return json_text.skip_whitespace(text, start)
+        if calls or self._answer is None:
+            return
+        start = max(text.rfind(content.strip()), 0)
+        try:
+            value = json_text.loads(content)
+        except ValueError as error:
+            if ended:
+                message = f"the answer is no JSON: {error}"
+                yield start, GuardFailure(None, None, "", "", message, "unsound", stream)
+            return
+        for fault in _faults(self._answer, value):
+            yield start, GuardFailure(None, None, *fault, stream)
 
 
 def restart_index(pieces: Iterable[bytes], start: int) -> int:

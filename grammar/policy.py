@@ -139,7 +139,7 @@ def plan(
     result = functools.partial(Plan, tools=shown, forced_tool=forced, tool_choice=choice)
     if choice == "none" or not tools:
         if json_node is not None:
-            tag = format.wrapped(json_node, reasoning=reasoning)
+            tag = format.completion(format.answer(json_node), reasoning=reasoning)
             return result(tag, None, warnings=(), answer=answer)
         ban = format.ban(reasoning=reasoning) if tools else None
         unbanned = tools and ban is None
@@ -172,8 +172,8 @@ def plan(
         warning = f"format {format.name!r} has no structural tag: decoding is free"
         return result(None, None, warnings=(warning,))
     if json_node is not None and choice == "auto":
-        either = OrFormat(elements=[json_node, tag.format])
-        tag = format.wrapped(either, reasoning=reasoning)
+        either = OrFormat(elements=[format.answer(json_node), tag.format])
+        tag = format.completion(either, reasoning=reasoning)
     else:
         answer = None
     return result(tag, None, warnings=(), constrained=constrained, prepared=prepared, answer=answer)

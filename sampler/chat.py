@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from grammar.compiler import Compiler
-from grammar.formats import Format, Parsed, get_format
-from grammar.policy import Plan, plan
+from grammar.formats import FORMATS, Format, Parsed, get_format
+from grammar.guard import Guard
+from grammar.plan_cache import PlanCache
+from grammar.policy import Plan
 from grammar.tokenizer import tokenizer_info
 from sampler.model import LoadedModel
+from sampler.params import Request, SamplingParams
 
 _PREAMBLE = (
     "You may call functions. Their signatures are JSON Schemas:\n<tools>\n{tools}\n</tools>\n"
@@ -29,12 +32,18 @@ class Prompt:
         grammar: a compiled grammar, or None to decode freely.
         plan: what the policy decided, its warnings included.
         reasoning: the prompt ends inside a think block.
+        guard: validates what the grammar let through, or None where nothing is promised.
     """
 
     ids: tuple[int, ...]
     grammar: Any | None
     plan: Plan
     reasoning: bool
+    guard: Guard | None = None
+
+    def request(self, params: SamplingParams, key: Any = None) -> Request:
+        """What the decoding loop takes."""
+        return Request(self.ids, params, self.grammar, key, self.guard)
 
 
 class Chat:
@@ -70,7 +79,7 @@ class Chat:
             stop_token_ids=loaded.stop_token_ids,
             markers=self.format.markers,
         )
-        self.compiler = Compiler(info)
+        self.compiler, self._plans = Compiler(info), PlanCache()
         self.template_knows_tools = "tools" in loaded.tokenizer.chat_template
 
     def prepare(self, body: Mapping[str, Any]) -> Prompt:
@@ -79,15 +88,30 @@ class Chat:
         Raises:
             ValueError: a request that cannot be meant, or a grammar that does not compile.
         """
-        planned = plan(body, format=self.format, **self.policy)
+        planned = self._plan(body)
         text = self.render(body["messages"], planned.tools)
         opener = self.format.start_of_thinking
         reasoning = opener is not None and text.rstrip().endswith(opener.rstrip())
         if reasoning:
-            planned = plan(body, format=self.format, reasoning=True, **self.policy)
+            planned = self._plan(body, reasoning=True)
         ids = self.loaded.tokenizer(text, add_special_tokens=False).input_ids
         grammar = self.compiler.compile(planned) if self.constrained else None
-        return Prompt(tuple(ids), grammar, planned, reasoning)
+        guard = None
+        if grammar is not None and (planned.prepared or planned.answer):
+            guard = Guard(
+                planned.prepared,
+                answer=planned.answer,
+                format=self.format,
+                tools=body.get("tools"),
+                reasoning=reasoning,
+            )
+        return Prompt(tuple(ids), grammar, planned, reasoning, guard)
+
+    def _plan(self, body: Mapping[str, Any], *, reasoning: bool = False) -> Plan:
+        # A format is remembered by its name, if that is the name it goes by.
+        name = self.format.name
+        format = name if FORMATS.get(name) is self.format else self.format
+        return self._plans.plan(body, format=format, reasoning=reasoning, **self.policy)
 
     def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping]) -> str:
         """The prompt's text. Tools go into the system message where the template ignores them."""

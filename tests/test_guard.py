@@ -136,7 +136,7 @@ def test_a_validator_that_fails_is_reported_and_nothing_is_redone():
 
 
 def test_an_answer_is_validated_from_after_its_think_block():
-    guard = Guard(Prepared(PAIR), format="hermes", reasoning=True)
+    guard = Guard(answer=Prepared(PAIR), format="hermes", reasoning=True)
     thought = "1 and 1? </think>\n"
     assert guard.check(pieces_of(thought + "[1, 2]")).ok
     pieces = [c.encode() for c in thought + "[1, 1]"]
@@ -144,12 +144,12 @@ def test_an_answer_is_validated_from_after_its_think_block():
     assert verdict.restart_at == len(thought)
     assert [(f.call, f.pointer, f.keyword) for f in verdict.failures] == [(None, "", "uniqueItems")]
     # The same text without a think block before it.
-    answer = Guard(Prepared({"type": "array"}), format="hermes")
+    answer = Guard(answer=Prepared({"type": "array"}), format="hermes")
     assert answer.check(pieces_of('["</think>"]')).ok
 
 
 def test_an_answer_that_was_cut_is_not_held_to_its_schema_and_one_that_ended_is():
-    guard = Guard(Prepared(PAIR))
+    guard = Guard(answer=Prepared(PAIR))
     assert guard.check(pieces_of("[1,"), ended=False).ok
     assert guard.check(pieces_of("[1, 1]"), ended=False).failures[0].keyword == "uniqueItems"
     assert [f.kind for f in guard.check(pieces_of("[1,")).failures] == ["unsound"]
@@ -158,7 +158,7 @@ def test_an_answer_that_was_cut_is_not_held_to_its_schema_and_one_that_ended_is(
 def test_pointers_are_escaped_and_messages_short():
     schema = {"properties": {"a/b~": {"items": {"not": {}}}}}
     value = {"a/b~": ["x" * 5000]}
-    failure = Guard(Prepared(schema)).check(pieces_of(json.dumps(value))).failures[0]
+    failure = Guard(answer=Prepared(schema)).check(pieces_of(json.dumps(value))).failures[0]
     assert failure.pointer == "/a~1b~0/0"
     assert len(failure.message) <= 200
     assert str(failure).startswith("the answer is not valid at /a~1b~0/0: ")
@@ -166,7 +166,7 @@ def test_pointers_are_escaped_and_messages_short():
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"prepared": {}, "format": None}, {"prepared": {}, "format": "hermes"} | {"max_retries": -1}],
+    [{"prepared": {"f": Prepared(OBJECT)}}, {"max_retries": -1}],
 )
 def test_bad_arguments_are_named(arguments):
     with pytest.raises(ValueError, match=r"(format|max_retries) must"):
@@ -253,7 +253,7 @@ def pair(completion):
 
 def test_what_fails_is_redone_until_it_is_valid_and_what_does_not_is_left_alone():
     seeds = range(40)
-    free, guarded = decode(seeds, None), decode(seeds, Guard(Prepared(PAIR)))
+    free, guarded = decode(seeds, None), decode(seeds, Guard(answer=Prepared(PAIR)))
     redone = 0
     for seed in seeds:
         first, last = free[seed], guarded[seed]
@@ -272,7 +272,7 @@ def test_what_fails_is_redone_until_it_is_valid_and_what_does_not_is_left_alone(
 
 @pytest.mark.parametrize("options", [{}, {"trace": True}, {"forced_runs": False}])
 def test_redone_tokens_do_not_depend_on_the_batch_around_them(options):
-    seeds, guard = range(24), Guard(Prepared(PAIR))
+    seeds, guard = range(24), Guard(answer=Prepared(PAIR))
     alone = decode(seeds, guard, batch_size=1, trace=True)
     together = decode(seeds, guard, batch_size=7, **options)
     assert any(completion.retries for completion in alone.values())
@@ -294,7 +294,7 @@ def test_redone_answers_have_the_distribution_of_answers_that_happen_to_be_valid
     # Rejection sampling is exact: the free draws that are valid are the yardstick.
     free = [pair(c) for c in decode(range(1000, 1700), None).values()]
     valid = [p for p in free if len(set(p)) == 2]
-    guarded = [pair(c) for c in decode(range(400), Guard(Prepared(PAIR))).values()]
+    guarded = [pair(c) for c in decode(range(400), Guard(answer=Prepared(PAIR))).values()]
     assert len(valid) < 0.8 * len(free)
     outcomes = sorted(set(valid))
     assert len(outcomes) == 6
@@ -334,7 +334,7 @@ def token_ids_of(completion, end):
 
 
 def test_when_retries_run_out_the_last_attempt_stays_and_the_error_says_what_is_wrong():
-    never = Guard(Prepared({"not": {}}), max_retries=2)
+    never = Guard(answer=Prepared({"not": {}}), max_retries=2)
     for completion in decode(range(6), never).values():
         assert completion.finish_reason == "stop"
         assert completion.retries == 2
@@ -348,7 +348,7 @@ def test_a_greedy_answer_is_redone_with_draws():
     greedy = {"temperature": 0.0}
     pairs = {pair(c) for c in decode(range(3), None, params=greedy).values()}
     refused = Prepared({**PAIR, "not": {"enum": [list(p) for p in pairs]}})
-    for completion in decode(range(3), Guard(refused), params=greedy).values():
+    for completion in decode(range(3), Guard(answer=refused), params=greedy).values():
         assert completion.error is None
         assert completion.retries >= 1
         assert pair(completion) not in pairs
@@ -361,7 +361,9 @@ def test_a_guard_that_raises_ends_its_own_request_alone():
 
     requests = [
         Request((5, 6), SamplingParams(seed=n, max_tokens=60), pair_grammar(), n, guard)
-        for n, guard in enumerate([Broken(Prepared(PAIR)), Guard(Prepared(PAIR)), None])
+        for n, guard in enumerate(
+            [Broken(answer=Prepared(PAIR)), Guard(answer=Prepared(PAIR)), None]
+        )
     ]
     done = {
         c.key: c
@@ -375,7 +377,7 @@ def test_a_guard_that_raises_ends_its_own_request_alone():
 
 
 def test_requests_may_join_while_others_are_redone():
-    guard = Guard(Prepared(PAIR))
+    guard = Guard(answer=Prepared(PAIR))
     decoder = Decoder(
         model(),
         tokenizer=tokenizer(),

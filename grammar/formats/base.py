@@ -76,6 +76,8 @@ class Format(ABC):
     end_of_thinking: ClassVar[str | None] = "</think>"
     """None, both: there is no thinking, or it is written in the format's own way and its scanner
     reads it."""
+    bare_content: ClassVar[bool] = True
+    """A message without calls is its content and nothing else."""
 
     def __init__(self, name: str | None = None) -> None:
         self.name = name or type(self).name
@@ -123,9 +125,7 @@ class Format(ABC):
                 node.excludes = list(dict.fromkeys([*node.excludes, *self.markers]))
             elif isinstance(node, RegexFormat) and node.pattern == r"\d+":
                 node.pattern = _INDEX
-        if reasoning and self.end_of_thinking:
-            return self._after_thinking(root)
-        return StructuralTag(format=root)
+        return self.completion(root, reasoning=reasoning)
 
     def _amend(self, node: Any, tools: Sequence[Tool]) -> Any:
         """What this format alone does otherwise than xgrammar's builder, done to its result."""
@@ -171,9 +171,15 @@ class Format(ABC):
             return self._after_thinking(text, excludes=self.banned)
         return StructuralTag(format=text)
 
-    def wrapped(self, node: Any, *, reasoning: bool = False) -> StructuralTag:
-        """The grammar of an answer that is ``node`` and nothing else, after thinking if any."""
-        return self._after_thinking(node) if reasoning else StructuralTag(format=node)
+    def answer(self, node: Any) -> Any:
+        """The grammar of a message whose content is ``node``."""
+        return node
+
+    def completion(self, node: Any, *, reasoning: bool = False) -> StructuralTag:
+        """The grammar of a completion that is ``node``, after thinking if any."""
+        if reasoning and self.end_of_thinking:
+            return self._after_thinking(node)
+        return StructuralTag(format=node)
 
     def _after_thinking(self, rest: Any, excludes: Sequence[str] = ()) -> StructuralTag:
         thinking = TagFormat(

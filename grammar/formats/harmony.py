@@ -63,6 +63,7 @@ class Harmony(Format):
     string_excludes = ()
     banned = (f"to={FUNCTIONS}", CALL)
     start_of_thinking = end_of_thinking = None
+    bare_content = False
 
     def structural_tag(
         self,
@@ -102,6 +103,13 @@ class Harmony(Format):
         )
         end = OrFormat(elements=[*last, last_call]) if auto else last_call
         return StructuralTag(format=SequenceFormat(elements=[before, end]))
+
+    def answer(self, node: Any) -> Any:
+        """Analysis, as much as the model likes, and ``node`` as the final message."""
+        analysis = self._message(_MESSAGE_HEADERS[0], END, RETURN)
+        thinking = StarFormat(content=SequenceFormat(elements=[analysis, _text(NEXT)]))
+        last = TagFormat(begin=_MESSAGE_HEADERS[-1], content=node, end=[END, RETURN, ""])
+        return SequenceFormat(elements=[thinking, last])
 
     def _message(self, header: str, *ends: str) -> TagFormat:
         text = AnyTextFormat(excludes=list(self.markers))

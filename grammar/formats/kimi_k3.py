@@ -18,6 +18,7 @@ import jsonschema
 from xgrammar.structural_tag import (
     ConstStringFormat,
     OptionalFormat,
+    SequenceFormat,
     StructuralTag,
 )
 
@@ -64,6 +65,7 @@ class KimiK3(Format):
     banned = (OPEN,)
     start_of_thinking = f"{OPEN}think{SEP}"
     end_of_thinking = f"{CLOSE}think{SEP}"
+    bare_content = False
 
     def structural_tag(
         self,
@@ -78,6 +80,10 @@ class KimiK3(Format):
             message = tag.format.elements[-1] if options.get("reasoning") else tag.format
             message.elements[0] = ConstStringFormat(value=RESPONSE_END)
         return tag
+
+    def answer(self, node: Any) -> Any:
+        end = ConstStringFormat(value=RESPONSE_END + MESSAGE_END)
+        return SequenceFormat(elements=[node, end])
 
     def _after_thinking(self, rest: Any, excludes: Sequence[str] = ()) -> StructuralTag:
         opener = OptionalFormat(content=ConstStringFormat(value=RESPONSE_BEGIN))

@@ -54,7 +54,7 @@ class StreamParser:
         self.parsed: Parsed | None = None
         self._format = format
         self._parameters = parameters_by_name(tools)
-        self._reasoning, self._answer = reasoning, answer
+        self._reasoning, self._answer = reasoning, answer and format.bare_content
         self._out = MessageBuilder()
         self._phase: Literal["start", "thinking", "gap", "answer", "content"] = "start"
         self._tail = ""
