@@ -2,8 +2,8 @@
 
 Compiles for NVIDIA sm_80, sm_90 and sm_100 and for AMD gfx942, in three dtypes, on any Linux
 machine; no GPU is needed. For each it reports registers a thread, spills, shared memory, the
-width of the loads of logits, and instructions. Exit status 1 if anything spills or a load of
-logits is narrower than 16 bytes, 2 if the audit cannot run.
+width of the loads of logits (of weight, in a head), and instructions. Exit status 1 if anything
+spills or such a load is narrower than 16 bytes, 2 if the audit cannot run.
 """
 
 import argparse
@@ -82,29 +82,35 @@ def audit(target: str, dtype: str, vocab_size: int = VOCAB_SIZE) -> list[dict]:
     rows = []
     for kernel, constants, options in _production(DTYPES[dtype][1], vocab_size, TARGETS[target][2]):
         compiled = _compile(kernel, constants, options, TARGETS[target], DTYPES[dtype])
-        measure = _measure_amd if target.startswith("gfx") else _measure_nvidia
-        widths = load_bytes(compiled.asm["amdgcn" if target.startswith("gfx") else "ptx"])
-        rows.append(
-            {
-                "kernel": kernel.__name__.strip("_").removesuffix("_kernel"),
-                "target": target,
-                "dtype": dtype,
-                **measure(compiled),
-                "shared_bytes": compiled.metadata.shared,
-                "load_bytes": min(widths, default=""),
-                "main_loads": len(widths),
-            }
-        )
-    return rows
+        name = kernel.__name__.strip("_").removesuffix("_kernel")
+        rows.append(measure(compiled, name, target, dtype, _MAIN_LOAD))
+    from kernels import audit_heads
+
+    return rows + audit_heads.audit(target, dtype)
+
+
+def measure(compiled, name: str, target: str, dtype: str, main_load: str) -> dict:
+    """COLUMNS of one compiled kernel, whose main loads start with ``main_load`` in its source."""
+    amd = target.startswith("gfx")
+    widths = load_bytes(compiled.asm["amdgcn" if amd else "ptx"], main_load)
+    return {
+        "kernel": name,
+        "target": target,
+        "dtype": dtype,
+        **(_measure_amd if amd else _measure_nvidia)(compiled),
+        "shared_bytes": compiled.metadata.shared,
+        "load_bytes": min(widths, default=""),
+        "main_loads": len(widths),
+    }
 
 
 def passes(row: dict) -> bool:
-    """Whether nothing spills and every load of logits is 16 bytes; a kernel has at least one."""
+    """Whether nothing spills and every main load is 16 bytes; a kernel has at least one."""
     return row["spilled_bytes"] == 0 and row["load_bytes"] == LOAD_BYTES
 
 
-def load_bytes(assembly: str) -> list[int]:
-    """Bytes a thread of every load of logits in PTX or AMD assembly, by its source line."""
+def load_bytes(assembly: str, main_load: str = _MAIN_LOAD) -> list[int]:
+    """Bytes a thread of every main load in PTX or AMD assembly, by its source line."""
     files = {
         number: Path(folder, name)
         for number, folder, name in re.findall(r'\.file\s+(\d+)\s+"([^"]*)"\s*"([^"]*)"', assembly)
@@ -114,22 +120,29 @@ def load_bytes(assembly: str) -> list[int]:
     widths, main = [], False
     for line in assembly.splitlines():
         if place := re.match(r"\s*\.loc\s+(\d+)\s+(\d+)", line):
-            main = _is_main_load(files.get(place[1]), int(place[2]))
+            main = _is_main_load(files.get(place[1]), int(place[2]), main_load)
         elif main and (width := _load_width(line)):
             widths.append(width)
     return widths
 
 
-def _is_main_load(path: Path | None, line: int, _sources: dict = {}) -> bool:  # noqa: B006
+def _is_main_load(
+    path: Path | None,
+    line: int,
+    main_load: str,
+    _sources: dict = {},  # noqa: B006
+) -> bool:
     if path not in _sources:
         _sources[path] = path.read_text().splitlines() if path and path.exists() else []
     lines = _sources[path]
-    return 0 < line <= len(lines) and _MAIN_LOAD in lines[line - 1]
+    return 0 < line <= len(lines) and main_load in lines[line - 1]
 
 
 def _load_width(line: str) -> int:
     if load := re.search(r"\bld\.global\S*?(?:\.v(\d))?\.[a-z](\d+)\b", line):
         return int(load[1] or 1) * int(load[2]) // 8
+    if copy := re.search(r"\bcp\.async\.c[ag]\.shared\.global\b.*?\], \[.*?\], (0x\w+|\d+)", line):
+        return int(copy[1], 0)
     if load := re.search(r"\b(?:global|buffer)_load_(dwordx?(\d)?|ushort|ubyte|short)\w*", line):
         narrow = {"ushort": 2, "short": 2, "ubyte": 1}
         return narrow.get(load[1]) or 4 * int(load[2] or 1)
@@ -152,26 +165,34 @@ def _production(element_size: int, vocab_size: int, warp_size: int):
 
 
 def _compile(kernel, constants, options, target, dtype):
+    types = _SIGNATURE | {"logits_ptr": dtype[0], "bitmask_ptr": "*i16" if dtype[1] == 2 else "*i8"}
+    aligned = ("logits_stride", "bitmask_stride", "readable")
+    return compile_kernel(kernel, types, aligned, constants, options, target)
+
+
+def compile_kernel(kernel, types: dict, aligned: tuple, constants: dict, options: dict, target):
+    """Compile for a target of TARGETS; what ``types`` leaves out is int32.
+
+    Pointers and the arguments in ``aligned`` are multiples of 16.
+    """
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    types = _SIGNATURE | {"logits_ptr": dtype[0], "bitmask_ptr": "*i16" if dtype[1] == 2 else "*i8"}
     names = kernel.arg_names
     signature = {name: types.get(name, "i32") for name in names}
     signature |= dict.fromkeys(constants, "constexpr")
     # What a launch finds out by itself: allocations, and rows of a padded vocabulary, are aligned.
-    aligned = [
+    places = [
         (at,)
         for at, name in enumerate(names)
-        if signature[name] != "constexpr"
-        and (name.endswith("_ptr") or name in ("logits_stride", "bitmask_stride", "readable"))
+        if signature[name] != "constexpr" and (name.endswith("_ptr") or name in aligned)
     ]
     source = ASTSource(
         kernel,
         signature,
         constexprs={(names.index(name),): value for name, value in constants.items()},
-        attrs={at: [["tt.divisibility", 16]] for at in aligned},
+        attrs={at: [["tt.divisibility", 16]] for at in places},
     )
     # Triton's cache knows kernels by their text: what it holds may name files of a checkout that is
     # gone, and loads are told apart by their source lines.

@@ -1,0 +1,90 @@
+"""Dense heads on the CPU: ways to multiply a few rows of hidden by the whole weight.
+
+`matmul` is ``hidden @ weight.T`` as BLAS does it. That packs the whole weight before it multiplies,
+and for 2 to 16 rows of float32 took two to four times as long as reading it. `blocks` turns
+the product round and cuts the weight into a batch of small matrices, each of which is multiplied
+where it lies in cache: as long as reading it for 1 to 4 rows. `widened` is for 16-bit numbers, for
+which a CPU without instructions of its own multiplies rows one by one: pieces of the weight are
+turned to float32 in a buffer that stays in cache, and multiplied there.
+"""
+
+from collections.abc import Callable
+
+import torch
+
+from kernels.masked_logits.call import Call
+
+BLOCK = 128
+"""Tokens of one matrix of the batch; 64 and 256 took as long."""
+PIECE = 1 << 20
+"""Elements of weight widened or gathered at once: 4 MiB of float32."""
+
+Method = Callable[[Call, torch.Tensor, torch.Tensor], None]
+
+
+def methods(call: Call) -> dict[str, Method]:
+    """The ways to multiply that keep the contract's precision, by name."""
+    if call.hidden.dtype == torch.float32:
+        return {"blocks": _blocks, "matmul": _matmul}
+    if call.bare and call.out.dtype == call.hidden.dtype:
+        return {"widened": _widened, "matmul": _matmul}
+    # A 16-bit product would be rounded before what follows it.
+    return {"widened": _widened}
+
+
+def piece_tokens(width: int) -> int:
+    """Tokens of a piece: a multiple of BLOCK."""
+    return max(PIECE // width // BLOCK, 1) * BLOCK
+
+
+def finish(call: Call, logits: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """Turn float32 sums, tokens last, into logits, in place."""
+    if bias is not None:
+        logits += bias
+    if call.scale != 1.0:
+        logits *= call.scale
+    if call.softcap is not None:
+        logits.div_(call.softcap).tanh_().mul_(call.softcap)
+    return logits
+
+
+def _matmul(call: Call, hidden: torch.Tensor, out: torch.Tensor) -> None:
+    torch.mm(hidden, call.weight[: out.shape[1]].t(), out=out)
+    if not call.bare:
+        finish(call, out, _bias(call, 0, out.shape[1]))
+
+
+def _blocks(call: Call, hidden: torch.Tensor, out: torch.Tensor) -> None:
+    whole = out.shape[1] // BLOCK * BLOCK
+    if whole:
+        out[:, :whole].copy_(_block_product(call.weight[:whole], hidden))
+    torch.mm(hidden, call.weight[whole : out.shape[1]].t(), out=out[:, whole:])
+    if not call.bare:
+        finish(call, out, _bias(call, 0, out.shape[1]))
+
+
+def _widened(call: Call, hidden: torch.Tensor, out: torch.Tensor) -> None:
+    hidden, step, width = hidden.float(), piece_tokens(hidden.shape[1]), hidden.shape[1]
+    buffer = torch.empty(min(step, out.shape[1]), width)
+    for start in range(0, out.shape[1], step):
+        target = out[:, start : start + step]
+        piece = buffer[: target.shape[1]].copy_(call.weight[start : start + target.shape[1]])
+        if len(piece) % BLOCK:
+            logits = hidden @ piece.t()
+        else:
+            logits = _block_product(piece, hidden)
+        target.copy_(finish(call, logits, _bias(call, start, start + target.shape[1])))
+
+
+def _block_product(weight: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+    """``hidden @ weight.T`` of a multiple of BLOCK tokens, as a view of what was computed."""
+    count, width = weight.shape[0] // BLOCK, weight.shape[1]
+    blocks = weight.as_strided(
+        (count, BLOCK, width), (BLOCK * weight.stride(0), weight.stride(0), 1)
+    )
+    product = torch.bmm(blocks, hidden.t().expand(count, -1, -1))
+    return product.view(count * BLOCK, hidden.shape[0]).t()
+
+
+def _bias(call: Call, start: int, stop: int) -> torch.Tensor | None:
+    return None if call.bias is None else call.bias[start:stop].float()
