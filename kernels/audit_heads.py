@@ -1,4 +1,4 @@
-"""The kernel of masked_logits in the audit: each row block, with everything that a head may have."""
+"""The kernel of masked_logits in the audit: each row block, with all that a head may have."""
 
 from kernels import audit as audits
 

@@ -33,18 +33,25 @@ class Costs:
     dense: tuple[float, ...]
     """A dense product of 1, 2, 4, ... rows."""
     methods: tuple[str, ...]
-    """The quickest way to multiply as many rows: a key of `torch_dense.methods`."""
+    """The quickest way to multiply as many rows: of `torch_dense.METHODS`. Where that would round
+    twice, it is "blocks" all the same."""
     gather: float
     """A gathered row, whatever its size."""
     token: float
     """Each token of a gathered row."""
 
-    @functools.lru_cache(maxsize=64)  # noqa: B019: a handful of small frozen objects
-    def dense_costs(self, rows: int) -> np.ndarray:
-        """Of dense products of 0 rows, which cost nothing, to ``rows``, float64."""
-        wanted, known = np.arange(rows + 1), 2 ** np.arange(len(self.dense))
-        costs = np.interp(wanted, [0, *known], [0.0, *self.dense])
-        return costs * np.maximum(wanted / known[-1], 1.0)
+    def __post_init__(self):
+        if len(self.dense) != len(self.methods) or not self.dense:
+            raise ValueError(
+                f"dense and methods must be of one length, at least 1, got {len(self.dense)} and "
+                f"{len(self.methods)}; give both for 1, 2, 4, ... rows"
+            )
+        for method in self.methods:
+            if method not in torch_dense.METHODS:
+                raise ValueError(
+                    f"methods must be of {', '.join(torch_dense.METHODS)}, got {method!r}; "
+                    "use 'blocks'"
+                )
 
     def method(self, rows: int) -> str:
         """How to multiply so many rows."""
@@ -60,9 +67,17 @@ class Costs:
         rows = np.flatnonzero(masked)
         rows = rows[np.argsort(counts[rows], kind="stable")]
         gathering = np.cumsum(self.gather + self.token * counts[rows])
-        totals = self.dense_costs(len(counts))[::-1][: len(rows) + 1].copy()
+        totals = _dense_costs(self.dense, len(counts))[::-1][: len(rows) + 1].copy()
         totals[1:] += gathering
         return np.sort(rows[: int(totals.argmin())])
+
+
+@functools.lru_cache(maxsize=64)
+def _dense_costs(known: tuple[float, ...], rows: int) -> np.ndarray:
+    """Of dense products of 0 rows, which cost nothing, to ``rows``, float64 [rows + 1]."""
+    wanted, sizes = np.arange(rows + 1), 2 ** np.arange(len(known))
+    costs = np.interp(wanted, [0, *sizes], [0.0, *known])
+    return costs * np.maximum(wanted / sizes[-1], 1.0)
 
 
 def crossover(weight: torch.Tensor, batch: int = 1, costs: Costs | None = None) -> float:
@@ -74,7 +89,7 @@ def crossover(weight: torch.Tensor, batch: int = 1, costs: Costs | None = None) 
     if costs is None:
         hidden = torch.zeros(batch, weight.shape[1], dtype=weight.dtype)
         costs = costs_for(prepare(hidden, weight, None))
-    spare = float(costs.dense_costs(batch)[-1]) / batch - costs.gather
+    spare = float(_dense_costs(costs.dense, batch)[-1]) / batch - costs.gather
     return min(max(spare / costs.token / weight.shape[0], 0.0), 1.0)
 
 
@@ -100,10 +115,11 @@ def measure(call: Call, sizes: int) -> Costs:
     for rows in 2 ** np.arange(sizes):
         hidden = torch.ones(int(rows), width, dtype=call.hidden.dtype)
         out = torch.empty(int(rows), step, dtype=call.out.dtype)
-        taken = {
-            name: _least(lambda way=way: way(_slice(call, next(turn), step), hidden, out))
-            for name, way in torch_dense.methods(call).items()
-        }
+
+        def product(way, hidden=hidden, out=out) -> float:
+            return _least(lambda: way(_slice(call, next(turn), step), hidden, out))
+
+        taken = {name: product(way) for name, way in torch_dense.methods(call).items()}
         chosen.append(min(taken, key=taken.get))
         dense.append(taken[chosen[-1]] * vocab_size / step)
     rng, first = np.random.default_rng(0), np.zeros(1, np.int64)

@@ -15,11 +15,6 @@ def linear_head(module: torch.nn.Module) -> tuple[torch.Tensor, torch.Tensor | N
     remedy = "call the module itself, and pass its logits on"
     if type(module) is not torch.nn.Linear:
         raise TypeError(f"the head must be a torch.nn.Linear, got {name}; {remedy}")
-    if torch.nn.utils.parametrize.is_parametrized(module):
-        raise TypeError(
-            f"the head's parameters must be plain, got a parametrised {name}; "
-            f"remove_parametrizations first, or {remedy}"
-        )
     if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
         raise TypeError(
             f"the head must have no hooks, got a {name} whose forward is wrapped; remove them "

@@ -1,11 +1,11 @@
-"""Dense heads on the CPU: ways to multiply a few rows of hidden by the whole weight.
+"""Dense heads on the CPU: two ways to multiply a few rows of hidden by the whole weight.
 
-`matmul` is ``hidden @ weight.T`` as BLAS does it. That packs the whole weight before it multiplies,
-and for 2 to 16 rows of float32 took two to four times as long as reading it. `blocks` turns
-the product round and cuts the weight into a batch of small matrices, each of which is multiplied
-where it lies in cache: as long as reading it for 1 to 4 rows. `widened` is for 16-bit numbers, for
-which a CPU without instructions of its own multiplies rows one by one: pieces of the weight are
-turned to float32 in a buffer that stays in cache, and multiplied there.
+`matmul` is ``hidden @ weight.T`` as BLAS does it. For 2 to 16 rows of float32 that took two to four
+times as long as reading the weight, most of it spent on packing. `blocks` turns the product round
+and cuts the weight into a batch of small matrices, each of which is multiplied where it lies in
+cache: as long as reading it for 1 to 4 rows. For 16-bit numbers, whose rows a CPU without
+instructions of its own multiplies one by one, `blocks` widens pieces of the weight to float32 in a
+buffer that stays in cache. Which is quicker is measured: see `costs`.
 """
 
 from collections.abc import Callable
@@ -14,6 +14,7 @@ import torch
 
 from kernels.masked_logits.call import Call
 
+METHODS = ("blocks", "matmul")
 BLOCK = 128
 """Tokens of one matrix of the batch; 64 and 256 took as long."""
 PIECE = 1 << 20
@@ -23,13 +24,13 @@ Method = Callable[[Call, torch.Tensor, torch.Tensor], None]
 
 
 def methods(call: Call) -> dict[str, Method]:
-    """The ways to multiply that keep the contract's precision, by name."""
+    """The ways to multiply that keep the contract's precision, by a name of METHODS."""
     if call.hidden.dtype == torch.float32:
         return {"blocks": _blocks, "matmul": _matmul}
     if call.bare and call.out.dtype == call.hidden.dtype:
-        return {"widened": _widened, "matmul": _matmul}
+        return {"blocks": _widened_blocks, "matmul": _matmul}
     # A 16-bit product would be rounded before what follows it.
-    return {"widened": _widened}
+    return {"blocks": _widened_blocks}
 
 
 def piece_tokens(width: int) -> int:
@@ -63,16 +64,14 @@ def _blocks(call: Call, hidden: torch.Tensor, out: torch.Tensor) -> None:
         finish(call, out, _bias(call, 0, out.shape[1]))
 
 
-def _widened(call: Call, hidden: torch.Tensor, out: torch.Tensor) -> None:
+def _widened_blocks(call: Call, hidden: torch.Tensor, out: torch.Tensor) -> None:
     hidden, step, width = hidden.float(), piece_tokens(hidden.shape[1]), hidden.shape[1]
     buffer = torch.empty(min(step, out.shape[1]), width)
     for start in range(0, out.shape[1], step):
         target = out[:, start : start + step]
         piece = buffer[: target.shape[1]].copy_(call.weight[start : start + target.shape[1]])
-        if len(piece) % BLOCK:
-            logits = hidden @ piece.t()
-        else:
-            logits = _block_product(piece, hidden)
+        ragged = len(piece) % BLOCK
+        logits = hidden @ piece.t() if ragged else _block_product(piece, hidden)
         target.copy_(finish(call, logits, _bias(call, start, start + target.shape[1])))
 
 

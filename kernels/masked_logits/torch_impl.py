@@ -29,7 +29,8 @@ def fill(call: Call, costs: Costs | None) -> torch.Tensor:
 
 
 def _fill_dense(call: Call, rows: np.ndarray, costs: Costs) -> None:
-    way = torch_dense.methods(call)[costs.method(len(rows))]
+    ways = torch_dense.methods(call)
+    way = ways.get(costs.method(len(rows)), ways["blocks"])
     first, count = int(rows[0]), len(rows)
     if int(rows[-1]) - first + 1 == count:
         chosen = slice(first, first + count)
