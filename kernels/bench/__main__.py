@@ -4,7 +4,8 @@ On a CPU the torch path and the usual torch pipeline run alternately. On a GPU e
 is installed is timed with triton's do_bench, once its tokens are known to be legal. Reported are
 the median and the 20 and 80 % quantiles in microseconds, GB/s over the floor (the mask, and the
 logits it allows), the share of a measured copy's bandwidth on a GPU, and the ratio of the median to
-that of masked_sample. Exit status 2 without the hardware asked for.
+that of masked_sample. Exit status 2 without the hardware asked for. ``--op masked_logits`` times
+heads instead, and has options of its own: ask it for ``--help``.
 """
 
 import argparse
@@ -21,7 +22,12 @@ COLUMNS = (
 
 
 def main(arguments: list[str] | None = None) -> int:
-    options = _parser().parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    if "masked_logits" in given:
+        from kernels.bench import heads
+
+        return heads.main(given)
+    options = _parser().parse_args(given)
     import torch
 
     device = options.device
@@ -141,7 +147,7 @@ def _floor_bytes(work) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m kernels.bench", description=__doc__)
     add = parser.add_argument
-    add("--op", choices=("masked_sample",), default="masked_sample")
+    add("--op", choices=("masked_sample", "masked_logits"), default="masked_sample")
     add("--device", choices=("auto", "cpu", "cuda"), default="auto")
     add("--output", metavar="CSV", help="also write the table to this file")
     add("--batch-size", type=int, default=64)

@@ -1,0 +1,119 @@
+"""Bytes that a head in part moves, counted: ``python -m kernels.traffic_heads``.
+
+Runs the kernel of masked_logits under Triton's interpreter and counts the distinct 32-byte sectors
+that each program reads and writes, as kernels.traffic does. The floor is the mask, the weight rows
+of every word of 32 tokens that is live for a row, once for all rows, hidden, and the logits of live
+words. Programs share hidden and the mask's sectors through the cache; both are counted for each of
+them, which is most of what lies above the floor. Beside it stand the bytes of a whole head: weight,
+hidden and logits, once each. No GPU is needed.
+"""
+
+import argparse
+import os
+import sys
+
+HEADS = ("32000x576",)
+DTYPES = ("float32", "float16", "bfloat16")
+MASKS = ("1", "30", "300", "3000", "half", "free")
+COLUMNS = "vocab_size width dtype rows mask bytes floor ratio whole_head saved".split()
+
+
+def measure(vocab_size: int, width: int, dtype: str, rows: int, mask: str) -> dict:
+    """One row of the table: a dict of COLUMNS."""
+    import numpy as np
+    import torch
+
+    from kernels import bitmask as masks
+    from kernels.interpreter import patched_once
+    from kernels.masked_logits import masked_logits
+    from kernels.traffic import Meter
+
+    rng = np.random.default_rng(vocab_size)
+    hidden = _aligned((rows, width), dtype)
+    hidden.copy_(torch.from_numpy(rng.standard_normal((rows, width))))
+    weight, out = _aligned((vocab_size, width), dtype).zero_(), _aligned((rows, vocab_size), dtype)
+    bitmask, live = None, np.ones((rows, masks.words_for(vocab_size)), bool)
+    if mask != "free":
+        count = vocab_size // 2 if mask == "half" else int(mask)
+        allowed = np.zeros((rows, vocab_size), bool)
+        for row in allowed:
+            row[rng.choice(vocab_size, count, replace=False)] = True
+        packed = masks.pack(torch.from_numpy(allowed))
+        bitmask, live = _aligned(packed.shape, "int32").copy_(packed), packed.numpy() != 0
+    with patched_once(), Meter() as meter:
+        masked_logits(hidden, weight, bitmask, out=out, impl="triton")
+    size, words = hidden.element_size(), 0 if bitmask is None else bitmask.numel() * 4
+    tokens = np.minimum(vocab_size - masks.WORD_BITS * np.arange(live.shape[1]), masks.WORD_BITS)
+    once = int(tokens[live.any(0)].sum()) * width + hidden.numel() + int((tokens * live).sum())
+    floor = words + once * size
+    whole = (vocab_size * width + hidden.numel() + rows * vocab_size) * size
+    return {
+        "vocab_size": vocab_size,
+        "width": width,
+        "dtype": dtype,
+        "rows": rows,
+        "mask": mask,
+        "bytes": meter.bytes,
+        "floor": floor,
+        "ratio": round(meter.bytes / floor, 3),
+        "whole_head": whole,
+        "saved": round(1 - meter.bytes / whole, 4),
+    }
+
+
+def _aligned(shape, dtype: str):
+    # An allocation on a device starts a sector; one on the CPU need not.
+    import math
+
+    import torch
+
+    from kernels.traffic import SECTOR_BYTES
+
+    buffer = torch.empty(math.prod(shape) + SECTOR_BYTES, dtype=getattr(torch, dtype))
+    skip = -buffer.data_ptr() % SECTOR_BYTES // buffer.element_size()
+    return buffer[skip : skip + math.prod(shape)].view(tuple(shape))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") != "1":
+        print("kernels.traffic_heads must be the first to import triton", file=sys.stderr)
+        return 2
+    os.environ["TRITON_INTERPRET"] = "1"
+    try:
+        import triton  # noqa: F401
+    except ImportError as error:
+        print(f"kernels.traffic_heads needs triton: {error}", file=sys.stderr)
+        return 2
+    from kernels.records import print_table, stamp, write_csv
+
+    rows = []
+    for vocab_size, width in options.head:
+        for dtype in options.dtype:
+            for batch in options.batch_size:
+                for mask in options.mask:
+                    rows.append(measure(vocab_size, width, dtype, batch, mask))
+                    print(*rows[-1].values(), file=sys.stderr)
+    print_table(rows, COLUMNS)
+    if options.output:
+        command = " ".join(["python -m kernels.traffic_heads", *(arguments or sys.argv[1:])])
+        write_csv(options.output, rows, stamp(command))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    from kernels.bench.heads import head_shape
+
+    parser = argparse.ArgumentParser(prog="python -m kernels.traffic_heads", description=__doc__)
+    add = parser.add_argument
+    add("--output", metavar="CSV", help="also write the table to this file")
+    add("--head", nargs="+", type=head_shape, default=list(map(head_shape, HEADS)), metavar="VxD",
+        help="vocabulary by width; default " + " ".join(HEADS))  # fmt: skip
+    add("--batch-size", nargs="+", type=int, default=[8])
+    add("--dtype", nargs="+", choices=DTYPES, default=["bfloat16"])
+    add("--mask", nargs="+", choices=MASKS, default=list(MASKS), help="allowed tokens, random")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
