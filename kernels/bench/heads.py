@@ -27,7 +27,7 @@ MASKS = ("1", "30", "300", "3000", "half", "free")
 HEADS = ("49152x576", "151936x896")
 DTYPES = ("float32", "float16", "bfloat16")
 COLUMNS = (
-    "op device dtype rows vocab_size width allowed provider median_us low_us high_us gb_per_s "
+    "op device threads dtype rows vocab_size width allowed provider median_us low_us high_us gb_per_s "
     "ratio crossover"
 ).split()
 CHECKED = 64
@@ -52,6 +52,12 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     from kernels.records import print_table, stamp, write_csv
 
+    common = {
+        "op": options.op,
+        "device": device,
+        "threads": torch.get_num_threads() if device == "cpu" else "",
+        "dtype": options.dtype,
+    }
     rows = []
     for vocab_size, width in options.head:
         weight = torch.randn(vocab_size, width, generator=torch.Generator().manual_seed(0))
@@ -59,7 +65,7 @@ def main(arguments: list[str] | None = None) -> int:
         for batch in options.batch_size:
             for mask in options.mask:
                 for row in time_all(weight, batch, mask, options.repeats):
-                    rows.append({"op": options.op, "device": device, "dtype": options.dtype} | row)
+                    rows.append({**common, **row})
                     print(*rows[-1].values(), file=sys.stderr)
     print_table(rows, COLUMNS)
     if options.output:
@@ -70,7 +76,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def time_all(weight: torch.Tensor, batch: int, mask: str, repeats: int) -> list[dict]:
-    """One dict a provider, all of COLUMNS but the first three."""
+    """One dict a provider, all of COLUMNS but the first four."""
     import numpy as np
     import torch
 
