@@ -27,8 +27,8 @@ MASKS = ("1", "30", "300", "3000", "half", "free")
 HEADS = ("49152x576", "151936x896")
 DTYPES = ("float32", "float16", "bfloat16")
 COLUMNS = (
-    "op device threads dtype rows vocab_size width allowed provider median_us low_us high_us gb_per_s "
-    "ratio crossover"
+    "op device threads dtype rows vocab_size width allowed provider median_us low_us high_us "
+    "gb_per_s ratio crossover"
 ).split()
 CHECKED = 64
 """Tokens of a row that are compared with float64."""
