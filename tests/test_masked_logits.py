@@ -362,13 +362,21 @@ def test_costs_are_measured_once_for_each_head(dtype, monkeypatch):
     for _ in range(3):
         masked_logits(hidden, weight, None)
         masked_logits(hidden[:1], weight, None)
+    assert len(calls) == 1
+    (found,) = costs._MEASURED.values()
+    assert len(found.dense) == len(found.methods) == 4
+    masked_logits(hidden[:1].expand(9, -1), weight, None)
     assert len(calls) == 2
-    (found,) = (found for key, found in costs._MEASURED.items() if len(found.dense) == 3)
     assert list(found.dense) == sorted(found.dense)
     assert min(found.dense) > 0
     assert found.gather > 0
     assert found.token > 0
     assert 0 <= crossover(weight, 4) <= 1
+
+
+def test_the_switch_over_is_the_cpu_paths():
+    with pytest.raises(ValueError, match=r"weight must be on the CPU.*got meta"):
+        crossover(torch.empty(100, 8, device="meta"))
 
 
 def test_fixed_costs_measure_nothing(monkeypatch):

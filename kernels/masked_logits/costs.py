@@ -6,9 +6,11 @@ weight that are not in cache, and the split of a batch is the cheapest that they
 """
 
 import functools
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,9 +21,13 @@ from kernels.masked_logits.call import Call, prepare
 SAMPLE = 1 << 21
 """Elements of weight that a timing multiplies: a few milliseconds a turn."""
 TURNS = 4
-"""Timings of each way; the first warms up, and the least of the others counts: noise only adds."""
-ROWS_HIGHEST = 64
-"""Dense rows up to which costs are measured; more are costed in proportion."""
+"""Timings of each way, taken in turn; the first warms up, and the least of the others counts, as
+noise only adds."""
+ROWS_LOWEST, ROWS_HIGHEST = 8, 64
+"""Dense rows up to which costs are measured at least, so that small batches share them, and at
+most: more are costed in proportion."""
+BETTER = 0.9
+"""A plain matmul is used where it takes no more than this share of the time of the blocks."""
 GATHERED = 512
 """Tokens gathered by a timing."""
 
@@ -84,8 +90,16 @@ def crossover(weight: torch.Tensor, batch: int = 1, costs: Costs | None = None) 
     """The share of the vocabulary above which a dense head is cheaper than gathering, in [0, 1].
 
     For a batch of rows alike, on the CPU that runs this; measured for ``weight`` [V, D] unless
-    ``costs`` are given.
+    ``costs`` are given. The Triton path has no switch-over: it never moves more than a dense head.
+
+    Raises:
+        ValueError: the weight is not on the CPU.
     """
+    if weight.device.type != "cpu":
+        raise ValueError(
+            f"weight must be on the CPU, whose path alone switches over, got {weight.device}; "
+            "there every row takes the same kernel, whatever its mask allows"
+        )
     if costs is None:
         hidden = torch.zeros(batch, weight.shape[1], dtype=weight.dtype)
         costs = costs_for(prepare(hidden, weight, None))
@@ -98,7 +112,8 @@ _MEASURED: dict[tuple, Costs] = {}
 
 def costs_for(call: Call) -> Costs:
     """The costs of a call's head, measured the first time that one like it comes."""
-    sizes = (min(call.hidden.shape[0], ROWS_HIGHEST) - 1).bit_length() + 1
+    rows = min(max(call.hidden.shape[0], ROWS_LOWEST), ROWS_HIGHEST)
+    sizes = (rows - 1).bit_length() + 1
     kind = (call.hidden.dtype, call.out.dtype, *call.weight.shape, tuple(torch_dense.methods(call)))
     key = (*kind, sizes, torch.get_num_threads())
     if key not in _MEASURED:
@@ -115,22 +130,26 @@ def measure(call: Call, sizes: int) -> Costs:
     for rows in 2 ** np.arange(sizes):
         hidden = torch.ones(int(rows), width, dtype=call.hidden.dtype)
         out = torch.empty(int(rows), step, dtype=call.out.dtype)
-
-        def product(way, hidden=hidden, out=out) -> float:
-            return _least(lambda: way(_slice(call, next(turn), step), hidden, out))
-
-        taken = {name: product(way) for name, way in torch_dense.methods(call).items()}
-        chosen.append(min(taken, key=taken.get))
+        taken = _least(
+            {
+                name: lambda way=way, hidden=hidden, out=out: way(
+                    _slice(call, next(turn), step), hidden, out
+                )
+                for name, way in torch_dense.methods(call).items()
+            }
+        )
+        blocks, matmul = taken["blocks"], taken.get("matmul", math.inf)
+        chosen.append("matmul" if matmul <= BETTER * blocks else "blocks")
         dense.append(taken[chosen[-1]] * vocab_size / step)
     rng, first = np.random.default_rng(0), np.zeros(1, np.int64)
     trial = replace(call, out=torch.empty_like(call.out[:1]))
 
-    def gather(count: int) -> float:
+    def gather(count: int):
         draws = rng.integers(vocab_size, size=(TURNS, count))
         turns = iter(torch.from_numpy(np.sort(draws, axis=1)))
-        return _least(lambda: torch_gather.gather(trial, first, next(turns)))
+        return lambda: torch_gather.gather(trial, first, next(turns))
 
-    one, many = gather(1), gather(GATHERED)
+    one, many = _least({count: gather(count) for count in (1, GATHERED)}).values()
     token = max(many - one, 0.1) / (GATHERED - 1)
     # Fewer rows never cost more: what says so was disturbed.
     dense = np.minimum.accumulate(dense[::-1])[::-1].tolist()
@@ -148,11 +167,12 @@ def _slice(call: Call, start: int, step: int) -> Call:
     return replace(call, weight=call.weight[start : start + step], bias=bias)
 
 
-def _least(step: Callable[[], None]) -> float:
-    """Of the turns after the first, in microseconds."""
-    taken = []
+def _least(steps: dict[Any, Callable[[], None]]) -> dict[Any, float]:
+    """The least time of each in the turns after the first, in microseconds."""
+    taken = {name: [] for name in steps}
     for _ in range(TURNS):
-        start = time.perf_counter()
-        step()
-        taken.append((time.perf_counter() - start) * 1e6)
-    return min(taken[1:])
+        for name, step in steps.items():
+            start = time.perf_counter()
+            step()
+            taken[name].append((time.perf_counter() - start) * 1e6)
+    return {name: min(times[1:]) for name, times in taken.items()}
