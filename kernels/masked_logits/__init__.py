@@ -22,8 +22,8 @@ The contract.
   infinity in one row of hidden stays there. The order of adding may change with the number of
   dense rows and with the path a row takes. On Triton it does not change within one row block size
   (batches of up to 16, and more): there a logit is the same bits whatever the mask, slot and batch.
-* Dead words. Weight rows of words of 32 tokens that no row has live are never read; they may hold
-  anything.
+* Dead words. What the weight holds for tokens that no row allows does not matter. Triton reads none
+  of a word of 32 tokens that is dead in every row of its block.
 * Spare bits, and bits from ``vocab_size`` on, allow nothing.
 * Determinism. On the CPU the way to multiply is chosen from measured costs, so two processes may
   round differently; ``costs`` fixes the choice.

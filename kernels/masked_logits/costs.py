@@ -90,7 +90,8 @@ def crossover(weight: torch.Tensor, batch: int = 1, costs: Costs | None = None) 
     """The share of the vocabulary above which a dense head is cheaper than gathering, in [0, 1].
 
     For a batch of rows alike, on the CPU that runs this; measured for ``weight`` [V, D] unless
-    ``costs`` are given. The Triton path has no switch-over: it never moves more than a dense head.
+    ``costs`` are given. The Triton path has no switch-over: it reads no weight that a
+    dense head would not.
 
     Raises:
         ValueError: the weight is not on the CPU.
