@@ -1,11 +1,11 @@
 """Bytes that a head in part moves, counted: ``python -m kernels.traffic_heads``.
 
 Runs the kernel of masked_logits under Triton's interpreter and counts the distinct 32-byte sectors
-that each program reads and writes, as kernels.traffic does. The floor is the mask, the weight rows
-of every word of 32 tokens that is live for a row, once for all rows, hidden, and the logits of live
-words. Programs share hidden and the mask's sectors through the cache; both are counted for each of
-them, which is most of what lies above the floor. Beside it stand the bytes of a whole head: weight,
-hidden and logits, once each. No GPU is needed.
+that each program reads and writes, as kernels.traffic does. The floor is the mask, the weight of
+every token that a row allows, once for all rows, hidden, and the allowed logits. Programs share
+hidden and the mask's sectors through the cache; both are counted for each of them, and a logit is
+counted as the sector that it is in: that is what lies above the floor. Beside it stand the bytes of
+a whole head: weight, hidden and logits, once each. No GPU is needed.
 """
 
 import argparse
@@ -32,19 +32,18 @@ def measure(vocab_size: int, width: int, dtype: str, rows: int, mask: str) -> di
     hidden = _aligned((rows, width), dtype)
     hidden.copy_(torch.from_numpy(rng.standard_normal((rows, width))))
     weight, out = _aligned((vocab_size, width), dtype).zero_(), _aligned((rows, vocab_size), dtype)
-    bitmask, live = None, np.ones((rows, masks.words_for(vocab_size)), bool)
+    bitmask, allowed = None, np.ones((rows, vocab_size), bool)
     if mask != "free":
         count = vocab_size // 2 if mask == "half" else int(mask)
         allowed = np.zeros((rows, vocab_size), bool)
         for row in allowed:
             row[rng.choice(vocab_size, count, replace=False)] = True
         packed = masks.pack(torch.from_numpy(allowed))
-        bitmask, live = _aligned(packed.shape, "int32").copy_(packed), packed.numpy() != 0
+        bitmask = _aligned(packed.shape, "int32").copy_(packed)
     with patched_once(), Meter() as meter:
         masked_logits(hidden, weight, bitmask, out=out, impl="triton")
     size, words = hidden.element_size(), 0 if bitmask is None else bitmask.numel() * 4
-    tokens = np.minimum(vocab_size - masks.WORD_BITS * np.arange(live.shape[1]), masks.WORD_BITS)
-    once = int(tokens[live.any(0)].sum()) * width + hidden.numel() + int((tokens * live).sum())
+    once = int(allowed.any(0).sum()) * width + hidden.numel() + int(allowed.sum())
     floor = words + once * size
     whole = (vocab_size * width + hidden.numel() + rows * vocab_size) * size
     return {

@@ -75,9 +75,8 @@ def test_traffic_of_a_small_head_is_what_counting_by_hand_gives(tmp_path):
     assert done.returncode == 0, done.stderr
     one, free = read(path)
     # A row of weight is 128 bytes, so is hidden; 16 programs of 64 tokens.
-    word = 32 * 128 + 128 + 32 * 2
-    assert int(one["floor"]) == 32 * 4 + word
-    assert int(one["bytes"]) == 16 * 32 + word
+    assert int(one["floor"]) == 32 * 4 + 128 + 128 + 2
+    assert int(one["bytes"]) == 16 * 32 + 128 + 128 + 32
     assert int(free["floor"]) == 1000 * 128 + 128 + 1000 * 2 == int(free["whole_head"])
     # The last program's 40 logits are 80 bytes: three sectors.
     assert int(free["bytes"]) == 1000 * 128 + 16 * 128 + 15 * 128 + 96

@@ -22,16 +22,14 @@ The contract.
   infinity in one row of hidden stays there. The order of adding may change with the number of
   dense rows and with the path a row takes. On Triton it does not change within one row block size
   (batches of up to 16, and more): there a logit is the same bits whatever the mask, slot and batch.
-* Dead words. What the weight holds for tokens that no row allows does not matter. Triton reads none
-  of a word of 32 tokens that is dead in every row of its block.
+* Forbidden tokens. What the weight holds for a token that no row allows does not matter.
 * Spare bits, and bits from ``vocab_size`` on, allow nothing.
 * Determinism. On the CPU the way to multiply is chosen from measured costs, so two processes may
   round differently; ``costs`` fixes the choice.
 
-Bytes moved: the mask; D elements of weight for each token of a live word (Triton) or each allowed
-token of a gathered row (CPU, and as many written and read again in cache); hidden; the logits
-written. Rows that share a live word share its weight on Triton; rows with the same mask share the
-gather on the CPU. A dense head moves all V * D elements.
+Bytes moved: the mask; D elements of weight for each token that a row allows, which rows that allow
+it share (Triton: a block of rows; CPU: a group of gathered rows, and as many bytes written and read
+again in cache); hidden; the logits written. A dense head moves all V * D elements.
 """
 
 from kernels.masked_logits.api import dense_logits, masked_logits

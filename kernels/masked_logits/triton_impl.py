@@ -1,9 +1,9 @@
 """The GPU path: one launch of one kernel, for constrained and free rows alike.
 
 Nothing waits for the device, and nothing is allocated when ``out`` is given, so a call can be
-captured in a CUDA graph whose tensors are then changed in place. There is no list of live words to
-build, hence no workspace: a program of a dead tile reads its mask words and ends. Only the grid
-depends on the batch size, and which of two row blocks is used.
+captured in a CUDA graph whose tensors are then changed in place. There is no list of tokens to
+build, hence no workspace: a program of a tile without an allowed token reads its mask and ends.
+Only the grid depends on the batch size, and which of two row blocks is used.
 """
 
 from typing import NamedTuple

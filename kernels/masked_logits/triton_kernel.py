@@ -1,9 +1,11 @@
 """The head on a GPU: one program a tile of tokens and a block of rows.
 
 A program looks at its tile's mask words first and stops if none is live. Otherwise it streams the
-weight rows of the words that are live for any of its rows through the tensor cores, tokens as the
-long side of the product and rows of hidden as the short one: a batch of 8 fills 16 columns instead
-of an eighth of 64 or 128 rows. Words that no row has live are neither read nor written.
+weight of the tokens that any of its rows allows through the tensor cores, tokens as the long side
+of the product and rows of hidden as the short one: a batch of 8 fills 16 columns instead of an
+eighth of 64 or 128 rows. A predicate on tokens costs nothing, since a token's weight is a row of
+1 KiB and more: its 16-byte loads stay whole. Tokens that no row allows are neither read nor
+written.
 """
 
 import triton
@@ -48,12 +50,12 @@ def _head_kernel(
     """
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     words = tl.program_id(1) * WORDS + tl.arange(0, WORDS)
-    live = _live(bitmask_ptr, constrained_ptr, rows, words, batch, vocab_size, bitmask_stride)
-    if tl.max(live, 0) == 0:
+    bits = _union(bitmask_ptr, constrained_ptr, rows, words, batch, vocab_size, bitmask_stride)
+    if tl.max((bits != 0).to(tl.int32), 0) == 0:
         return
     token = tl.program_id(1) * (WORDS * WORD) + tl.arange(0, WORDS * WORD)
-    wanted = tl.reshape(tl.broadcast_to(live[:, None], (WORDS, WORD)), (WORDS * WORD,)) != 0
-    wanted = wanted & (token < vocab_size)
+    bits = (bits[:, None] >> tl.arange(0, WORD)[None, :]) & 1
+    wanted = (tl.reshape(bits, (WORDS * WORD,)) != 0) & (token < vocab_size)
     column = tl.arange(0, DEPTH)
     weight_at = weight_ptr + token.to(tl.int64)[:, None] * weight_stride + column[None, :]
     hidden_at = hidden_ptr + rows.to(tl.int64)[None, :] * hidden_stride + column[:, None]
@@ -82,11 +84,11 @@ def _head_kernel(
 
 
 @triton.jit
-def _live(bitmask_ptr, constrained_ptr, rows, words, batch, vocab_size, bitmask_stride):
-    """int32 [WORDS]: not 0 where a row of the block is free or has a bit set."""
+def _union(bitmask_ptr, constrained_ptr, rows, words, batch, vocab_size, bitmask_stride):
+    """Mask words of the tokens that a row of the block allows, int32 [WORDS]."""
     inside = words * WORD < vocab_size
     if bitmask_ptr is None:
-        return inside.to(tl.int32)
+        return tl.where(inside, -1, 0)
     else:
         masked = rows < batch
         if constrained_ptr is not None:
@@ -94,7 +96,12 @@ def _live(bitmask_ptr, constrained_ptr, rows, words, batch, vocab_size, bitmask_
         at = bitmask_ptr + rows.to(tl.int64)[None, :] * bitmask_stride + words[:, None]
         here = (rows < batch)[None, :] & inside[:, None]
         bits = tl.load(at, mask=here & masked[None, :], other=-1)
-        return tl.max((here & (bits != 0)).to(tl.int32), 1)
+        return tl.reduce(tl.where(here, bits, 0), 1, _or)
+
+
+@triton.jit
+def _or(a, b):
+    return a | b
 
 
 @triton.jit
