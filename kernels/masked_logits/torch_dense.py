@@ -18,7 +18,7 @@ METHODS = ("blocks", "matmul")
 BLOCK = 128
 """Tokens of one matrix of the batch; 64 and 256 took as long."""
 PIECE = 1 << 20
-"""Elements of weight widened or gathered at once: 4 MiB of float32."""
+"""Elements of weight widened at once: 4 MiB of float32."""
 
 Method = Callable[[Call, torch.Tensor, torch.Tensor], None]
 
@@ -31,11 +31,6 @@ def methods(call: Call) -> dict[str, Method]:
         return {"blocks": _widened_blocks, "matmul": _matmul}
     # A 16-bit product would be rounded before what follows it.
     return {"blocks": _widened_blocks}
-
-
-def piece_tokens(width: int) -> int:
-    """Tokens of a piece: a multiple of BLOCK."""
-    return max(PIECE // width // BLOCK, 1) * BLOCK
 
 
 def finish(call: Call, logits: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -65,7 +60,8 @@ def _blocks(call: Call, hidden: torch.Tensor, out: torch.Tensor) -> None:
 
 
 def _widened_blocks(call: Call, hidden: torch.Tensor, out: torch.Tensor) -> None:
-    hidden, step, width = hidden.float(), piece_tokens(hidden.shape[1]), hidden.shape[1]
+    hidden, width = hidden.float(), hidden.shape[1]
+    step = max(PIECE // width // BLOCK, 1) * BLOCK
     buffer = torch.empty(min(step, out.shape[1]), width)
     for start in range(0, out.shape[1], step):
         target = out[:, start : start + step]
