@@ -1,21 +1,24 @@
 """Bytes that a head in part moves, counted: ``python -m kernels.traffic_heads``.
 
-Runs the kernel of masked_logits under Triton's interpreter and counts the distinct 32-byte sectors
-that each program reads and writes, as kernels.traffic does. The floor is the mask, the weight of
-every token that a row allows, once for all rows, hidden, and the allowed logits. Programs share
-hidden and the mask's sectors through the cache; both are counted for each of them, and a logit is
-counted as the sector that it is in: that is what lies above the floor. Beside it stand the bytes of
-a whole head: weight, hidden and logits, once each. No GPU is needed.
+Runs the kernel of masked_logits under Triton's interpreter and counts distinct 32-byte sectors
+read and written: over the whole launch, which is what device memory sees where the L2 cache holds
+what programs share (hidden and the mask: some hundred kilobytes), and as the sum over programs, as
+kernels.traffic does, where each reads those again. The floor is the mask, the weight of every token
+that a row allows, once for all rows, hidden, and the allowed logits; logits of other rows and whole
+sectors around a logit are what lies above it. Beside it stand the bytes of a whole head: weight,
+hidden and logits, once each. No GPU is needed.
 """
 
 import argparse
 import os
 import sys
 
+from kernels.traffic import SECTOR_BYTES
+
 HEADS = ("32000x576",)
 DTYPES = ("float32", "float16", "bfloat16")
 MASKS = ("1", "30", "300", "3000", "half", "free")
-COLUMNS = "vocab_size width dtype rows mask bytes floor ratio whole_head saved".split()
+COLUMNS = "vocab_size width dtype rows mask bytes program_bytes floor ratio whole saved".split()
 
 
 def measure(vocab_size: int, width: int, dtype: str, rows: int, mask: str) -> dict:
@@ -26,7 +29,6 @@ def measure(vocab_size: int, width: int, dtype: str, rows: int, mask: str) -> di
     from kernels import bitmask as masks
     from kernels.interpreter import patched_once
     from kernels.masked_logits import masked_logits
-    from kernels.traffic import Meter
 
     rng = np.random.default_rng(vocab_size)
     hidden = _aligned((rows, width), dtype)
@@ -40,8 +42,10 @@ def measure(vocab_size: int, width: int, dtype: str, rows: int, mask: str) -> di
             row[rng.choice(vocab_size, count, replace=False)] = True
         packed = masks.pack(torch.from_numpy(allowed))
         bitmask = _aligned(packed.shape, "int32").copy_(packed)
-    with patched_once(), Meter() as meter:
+    meter, seen = _meter()
+    with patched_once(), meter:
         masked_logits(hidden, weight, bitmask, out=out, impl="triton")
+    moved = sum(map(len, seen.values())) * SECTOR_BYTES
     size, words = hidden.element_size(), 0 if bitmask is None else bitmask.numel() * 4
     once = int(allowed.any(0).sum()) * width + hidden.numel() + int(allowed.sum())
     floor = words + once * size
@@ -52,12 +56,27 @@ def measure(vocab_size: int, width: int, dtype: str, rows: int, mask: str) -> di
         "dtype": dtype,
         "rows": rows,
         "mask": mask,
-        "bytes": meter.bytes,
+        "bytes": moved,
+        "program_bytes": meter.bytes,
         "floor": floor,
-        "ratio": round(meter.bytes / floor, 3),
-        "whole_head": whole,
-        "saved": round(1 - meter.bytes / whole, 4),
+        "ratio": round(moved / floor, 3),
+        "whole": whole,
+        "saved": round(1 - moved / whole, 4),
     }
+
+
+def _meter():
+    """A `Meter`, and the sectors read and those written in all programs, each a set."""
+    from kernels.traffic import Meter
+
+    seen = {"read": set(), "written": set()}
+
+    class Shared(Meter):
+        def _touch(self, how, pointers, mask):
+            super()._touch(how, pointers, mask)
+            seen[how].update(self._touched[how][-1].tolist())
+
+    return Shared(), seen
 
 
 def _aligned(shape, dtype: str):
@@ -65,8 +84,6 @@ def _aligned(shape, dtype: str):
     import math
 
     import torch
-
-    from kernels.traffic import SECTOR_BYTES
 
     buffer = torch.empty(math.prod(shape) + SECTOR_BYTES, dtype=getattr(torch, dtype))
     skip = -buffer.data_ptr() % SECTOR_BYTES // buffer.element_size()

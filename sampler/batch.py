@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from sampler import cache as kv
-from sampler.head import Head
+from sampler.head import Head, to_device
 
 
 class CachedBatch:
@@ -167,13 +167,6 @@ class CachedBatch:
         # Padding sees itself: a query that sees nothing would give NaN, and NaN spreads.
         seen = (mask.bool()[:, None] & (slots <= queries)) | (slots == queries)
         return to_device(seen[:, None], self.device)
-
-
-def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Copy from the CPU without waiting for the device."""
-    if device.type == "cpu":
-        return tensor
-    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 def _left_padded(mask: torch.Tensor, slots: int) -> torch.Tensor:

@@ -27,9 +27,9 @@ import torch
 from grammar.matcher import MatcherBatch
 from grammar.tokenizer import token_bytes
 from kernels.masked_sample import masked_sample
-from sampler.batch import CachedBatch, to_device
+from sampler.batch import CachedBatch
 from sampler.forced import step_width
-from sampler.head import Head
+from sampler.head import Head, to_device
 from sampler.params import Completion, Request
 from sampler.row import Row
 from sampler.trace import Trace

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from kernels.masked_logits import dense_logits, linear_head, masked_logits
+
 _PROBE = 3
 # Largest relative difference between the logits put together here and the model's own, by dtype.
 _TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 4e-3}
@@ -57,17 +59,21 @@ class Head:
         """
         if not self.plain:
             return states
-        logits = self.model.get_output_embeddings()(states) * self.scale
-        if self.softcap is not None:
-            logits = self.softcap * torch.tanh(logits / self.softcap)
-        return logits
+        weight, bias = linear_head(self.model.get_output_embeddings())
+        arguments = {"bias": bias, "scale": self.scale, "softcap": self.softcap}
+        if bitmask is None or not self.masked:
+            return dense_logits(states, weight, **arguments)
+        bitmask, constrained = (to_device(x, states.device) for x in (bitmask, constrained))
+        return masked_logits(states, weight, bitmask, constrained=constrained, **arguments)
 
     def _why_not(self) -> str | None:
         name = type(self.model).__name__
         layer = self.model.get_output_embeddings()
         dense = f"the head of {name} is computed whole:"
-        if type(layer) is not torch.nn.Linear:
-            return f"{dense} it is a {type(layer).__name__}, not a plain linear layer"
+        try:
+            linear_head(layer)
+        except TypeError as refusal:
+            return f"{dense} {refusal}"
         if getattr(self.model, "base_model", self.model) is self.model:
             return f"{dense} its body cannot be called apart from it"
         self.scale, self.softcap = _scale_and_softcap(self.model.config)
@@ -86,6 +92,13 @@ class Head:
                 f"{dense} put together from body and linear layer, its logits are off by {off:.1e}"
             )
         return None
+
+
+def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Copy from the CPU without waiting for the device."""
+    if device.type == tensor.device.type:
+        return tensor
+    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 def _scale_and_softcap(config: Any) -> tuple[float, float | None]:

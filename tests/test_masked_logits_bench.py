@@ -76,10 +76,13 @@ def test_traffic_of_a_small_head_is_what_counting_by_hand_gives(tmp_path):
     one, free = read(path)
     # A row of weight is 128 bytes, so is hidden; 16 programs of 64 tokens.
     assert int(one["floor"]) == 32 * 4 + 128 + 128 + 2
-    assert int(one["bytes"]) == 16 * 32 + 128 + 128 + 32
-    assert int(free["floor"]) == 1000 * 128 + 128 + 1000 * 2 == int(free["whole_head"])
-    # The last program's 40 logits are 80 bytes: three sectors.
-    assert int(free["bytes"]) == 1000 * 128 + 16 * 128 + 15 * 128 + 96
+    # Programs of 64 tokens share the mask's four sectors; a logit is in a sector.
+    assert int(one["bytes"]) == 4 * 32 + 128 + 128 + 32
+    assert int(one["program_bytes"]) == 16 * 32 + 128 + 128 + 32
+    assert int(free["floor"]) == 1000 * 128 + 128 + 1000 * 2 == int(free["whole"])
+    # 1,000 logits are 62.5 sectors.
+    assert int(free["bytes"]) == 1000 * 128 + 128 + 63 * 32
+    assert int(free["program_bytes"]) == 1000 * 128 + 16 * 128 + 63 * 32
 
 
 @pytest.mark.skipif(

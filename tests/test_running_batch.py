@@ -79,7 +79,7 @@ def test_a_quantised_head_is_named():
 
     model = tiny("llama", tie_word_embeddings=False)
     model.lm_head = Quantised(32, 97, bias=False)
-    assert "it is a Quantised, not a plain linear layer" in Head(model).note
+    assert "the head must be a torch.nn.Linear, got Quantised" in Head(model).note
 
 
 def run_alone(model, prompt, chunks):

@@ -2,18 +2,17 @@
 
 On a CPU masked_logits, the best dense head (`dense_logits`) and a plain ``hidden @ weight.T`` run
 alternately; on a GPU masked_logits and the plain matmul, timed with triton's do_bench. Each is
-first checked against float64. Reported are the median and the 20 and 80 % quantiles in
-microseconds, GB/s over the floor (the weight rows of allowed tokens, once), the ratio to
-masked_logits (CPU: the median of the ratios of each turn), and the measured switch-over: the share
-of the vocabulary from which a batch of such rows is multiplied whole. Exit status 2 without the
-hardware asked for.
+first checked against float64. Reported are the median and the 20 and 80 % quantiles in microseconds
+(of the thread's own time where there is one, else of the wall clock), GB/s over the floor (the
+weight of allowed tokens, once), the ratio to masked_logits (on a CPU the median of the ratios of
+each turn), and the measured switch-over: the share of the vocabulary from which a batch of such
+rows is multiplied whole. Exit status 2 without the hardware asked for.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -151,12 +150,14 @@ def _check(name: str, logits: torch.Tensor, hidden: torch.Tensor, weight: torch.
 
 def _alternate(steps: Steps, repeats: int) -> dict[str, list[float]]:
     """Microseconds of each turn; taking turns spreads the noise of the machine evenly."""
-    taken = {name: [] for name in steps}
+    from kernels.masked_logits.costs import clock
+
+    taken, now = {name: [] for name in steps}, clock()
     for _ in range(repeats):
         for name, step in steps.items():
-            start = time.perf_counter()
+            start = now()
             step()
-            taken[name].append((time.perf_counter() - start) * 1e6)
+            taken[name].append((now() - start) * 1e6)
     return taken
 
 

@@ -18,11 +18,10 @@ import torch
 from kernels.masked_logits import torch_dense, torch_gather
 from kernels.masked_logits.call import Call, prepare
 
-SAMPLE = 1 << 21
-"""Elements of weight that a timing multiplies: a few milliseconds a turn."""
-TURNS = 4
-"""Timings of each way, taken in turn; the first warms up, and the least of the others counts, as
-noise only adds."""
+SAMPLE = 1 << 20
+"""Elements of weight that a timing multiplies: a millisecond or so."""
+TURNS = 6
+"""Timings of each way, taken in turn; the first warms up, and the median of the others counts."""
 ROWS_LOWEST, ROWS_HIGHEST = 8, 64
 """Dense rows up to which costs are measured at least, so that small batches share them, and at
 most: more are costed in proportion."""
@@ -131,7 +130,7 @@ def measure(call: Call, sizes: int) -> Costs:
     for rows in 2 ** np.arange(sizes):
         hidden = torch.ones(int(rows), width, dtype=call.hidden.dtype)
         out = torch.empty(int(rows), step, dtype=call.out.dtype)
-        taken = _least(
+        taken = _medians(
             {
                 name: lambda way=way, hidden=hidden, out=out: way(
                     _slice(call, next(turn), step), hidden, out
@@ -150,7 +149,7 @@ def measure(call: Call, sizes: int) -> Costs:
         turns = iter(torch.from_numpy(np.sort(draws, axis=1)))
         return lambda: torch_gather.gather(trial, first, next(turns))
 
-    one, many = _least({count: gather(count) for count in (1, GATHERED)}).values()
+    one, many = _medians({count: gather(count) for count in (1, GATHERED)}).values()
     token = max(many - one, 0.1) / (GATHERED - 1)
     # Fewer rows never cost more: what says so was disturbed.
     dense = np.minimum.accumulate(dense[::-1])[::-1].tolist()
@@ -168,12 +167,18 @@ def _slice(call: Call, start: int, step: int) -> Call:
     return replace(call, weight=call.weight[start : start + step], bias=bias)
 
 
-def _least(steps: dict[Any, Callable[[], None]]) -> dict[Any, float]:
-    """The least time of each in the turns after the first, in microseconds."""
-    taken = {name: [] for name in steps}
+def clock() -> Callable[[], float]:
+    """What to time with, in seconds: on one thread its own time, which no other process disturbs;
+    on several the wall clock, as waiting for each other counts."""
+    return time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
+
+
+def _medians(steps: dict[Any, Callable[[], None]]) -> dict[Any, float]:
+    """The median time of each in the turns after the first, in microseconds."""
+    taken, now = {name: [] for name in steps}, clock()
     for _ in range(TURNS):
         for name, step in steps.items():
-            start = time.perf_counter()
+            start = now()
             step()
-            taken[name].append((time.perf_counter() - start) * 1e6)
-    return {name: min(times[1:]) for name, times in taken.items()}
+            taken[name].append((now() - start) * 1e6)
+    return {name: float(np.median(times[1:])) for name, times in taken.items()}

@@ -1,11 +1,11 @@
 """Dense heads on the CPU: two ways to multiply a few rows of hidden by the whole weight.
 
-`matmul` is ``hidden @ weight.T`` as BLAS does it. For 2 to 16 rows of float32 that took two to four
-times as long as reading the weight, most of it spent on packing. `blocks` turns the product round
-and cuts the weight into a batch of small matrices, each of which is multiplied where it lies in
-cache: as long as reading it for 1 to 4 rows. For 16-bit numbers, whose rows a CPU without
-instructions of its own multiplies one by one, `blocks` widens pieces of the weight to float32 in a
-buffer that stays in cache. Which is quicker is measured: see `costs`.
+`matmul` is ``hidden @ weight.T`` as BLAS does it, for several rows in pieces of the weight: packing
+all of it at once took 1.4 to 1.6 times as long for 8 rows of float32 on one thread, and more on
+two. `blocks` turns the product round and cuts the weight into a batch of small matrices. For 16-bit
+numbers, whose rows a CPU without instructions of its own multiplies one by one, `blocks` widens
+pieces of the weight to float32 in a buffer that stays in cache. Which is quicker is measured: see
+`costs`.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ METHODS = ("blocks", "matmul")
 BLOCK = 128
 """Tokens of one matrix of the batch; 64 and 256 took as long."""
 PIECE = 1 << 20
-"""Elements of weight widened or gathered at once: 4 MiB of float32."""
+"""Elements of weight multiplied or widened at once: 4 MiB of float32."""
 
 Method = Callable[[Call, torch.Tensor, torch.Tensor], None]
 
@@ -33,11 +33,6 @@ def methods(call: Call) -> dict[str, Method]:
     return {"blocks": _widened_blocks}
 
 
-def piece_tokens(width: int) -> int:
-    """Tokens of a piece: a multiple of BLOCK."""
-    return max(PIECE // width // BLOCK, 1) * BLOCK
-
-
 def finish(call: Call, logits: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """Turn float32 sums, tokens last, into logits, in place."""
     if bias is not None:
@@ -50,7 +45,11 @@ def finish(call: Call, logits: torch.Tensor, bias: torch.Tensor | None) -> torch
 
 
 def _matmul(call: Call, hidden: torch.Tensor, out: torch.Tensor) -> None:
-    torch.mm(hidden, call.weight[: out.shape[1]].t(), out=out)
+    # One row is read straight through.
+    step = out.shape[1] if len(hidden) == 1 else _piece_tokens(hidden.shape[1])
+    for start in range(0, out.shape[1], step):
+        target = out[:, start : start + step]
+        torch.mm(hidden, call.weight[start : start + target.shape[1]].t(), out=target)
     if not call.bare:
         finish(call, out, _bias(call, 0, out.shape[1]))
 
@@ -65,7 +64,7 @@ def _blocks(call: Call, hidden: torch.Tensor, out: torch.Tensor) -> None:
 
 
 def _widened_blocks(call: Call, hidden: torch.Tensor, out: torch.Tensor) -> None:
-    hidden, step, width = hidden.float(), piece_tokens(hidden.shape[1]), hidden.shape[1]
+    hidden, step, width = hidden.float(), _piece_tokens(hidden.shape[1]), hidden.shape[1]
     buffer = torch.empty(min(step, out.shape[1]), width)
     for start in range(0, out.shape[1], step):
         target = out[:, start : start + step]
@@ -73,6 +72,11 @@ def _widened_blocks(call: Call, hidden: torch.Tensor, out: torch.Tensor) -> None
         ragged = len(piece) % BLOCK
         logits = hidden @ piece.t() if ragged else _block_product(piece, hidden)
         target.copy_(finish(call, logits, _bias(call, start, start + target.shape[1])))
+
+
+def _piece_tokens(width: int) -> int:
+    """Tokens of a piece: a multiple of BLOCK."""
+    return max(PIECE // width // BLOCK, 1) * BLOCK
 
 
 def _block_product(weight: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:

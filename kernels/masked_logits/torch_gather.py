@@ -12,8 +12,10 @@ import torch
 
 from kernels import bitmask as masks
 from kernels.masked_logits.call import Call
-from kernels.masked_logits.torch_dense import finish, piece_tokens
+from kernels.masked_logits.torch_dense import finish
 
+PIECE = 1 << 18
+"""Elements of weight gathered at once: 1 MiB of float32; larger ones are new pages every time."""
 PRODUCTS = 1 << 13
 """Rows times tokens of a group that may be wasted on each other: a third of a millisecond."""
 
@@ -55,7 +57,7 @@ def gather(call: Call, rows: np.ndarray, ids: torch.Tensor) -> None:
     """Write the logits of tokens ``ids`` of some rows into ``out``."""
     index = torch.from_numpy(rows)
     hidden = call.hidden[index].float().t()
-    for piece in ids.split(piece_tokens(call.hidden.shape[1])):
+    for piece in ids.split(max(PIECE // call.hidden.shape[1], 1)):
         weight = call.weight.index_select(0, piece).float()
         bias = None if call.bias is None else call.bias[piece].float()
         logits = finish(call, (weight @ hidden).t(), bias)
