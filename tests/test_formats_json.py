@@ -521,6 +521,19 @@ def test_strict_arguments_follow_the_schema(fmt, arguments, wanted):
 
 @EACH
 @MARKED
+def test_strings_hold_no_marker_of_the_format(fmt, marked):
+    body = {"tools": TOOLS, "tool_choice": "required"}
+    for marker in fmt.markers:
+        if "think" in marker or marker == '<|"|>':
+            continue
+        text = rendered(fmt, ("get_weather", {"city": "a@b"})).replace("a@b", f"a{marker}b")
+        assert not accepts(fmt, marked, body, text), marker
+    fine = rendered(fmt, ("get_weather", {"city": "a < b |> c || <x> <_"}))
+    assert accepts(fmt, marked, body, fine)
+
+
+@EACH
+@MARKED
 @pytest.mark.parametrize("before", ["", "So: ", "a < b <", '{"name": "now", '])
 def test_the_ban_holds_for_every_spelling(fmt, marked, before):
     tokenizer = byte_level(marked)

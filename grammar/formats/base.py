@@ -1,8 +1,8 @@
 """What a tool-call format knows: its grammar, its markers, how calls are written and read back.
 
-A new format is one file with one subclass of ``Format``. The grammar comes from xgrammar's builder
-of the style named by ``style``; what differs from it is in ``Format.structural_tag``, for all
-formats at once:
+A new format is one file with one subclass of ``Format``, or of ``MarkedJson`` or ``SectionFormat``
+where its calls look like theirs. The grammar comes from xgrammar's builder of the style named by
+``style``; what differs from it is in ``Format.structural_tag``, for all formats at once:
 
 * whitespace between JSON tokens is bounded, and so are the digits of a call's index, since a model
   may otherwise write them until its budget is spent;

@@ -60,7 +60,9 @@ class Harmony(Format):
     name = "harmony"
     style = "harmony"
     markers = (START, CHANNEL, MESSAGE, CONSTRAIN, CALL, END, RETURN)
-    string_excludes = ()
+    # All seven markers are control tokens. Compiled from their whole texts, a tag takes 4.8 s for
+    # Qwen3.6's vocabulary instead of 0.4 s.
+    string_excludes = ("<|",)
     banned = (f"to={FUNCTIONS}", CALL)
     start_of_thinking = end_of_thinking = None
     bare_content = False
