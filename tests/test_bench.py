@@ -1,7 +1,4 @@
 import csv
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -30,31 +27,3 @@ def test_the_torch_path_is_timed_beside_the_usual_pipeline(tmp_path, capsys):
 def test_a_missing_gpu_is_a_sentence_and_exit_two(capsys):
     assert bench.main(["--device", "cuda"]) == 2
     assert "needs a CUDA or ROCm device" in capsys.readouterr().err
-
-
-TRAFFIC = """
-import sys
-from kernels import traffic
-sys.exit(traffic.main(sys.argv[1:]))
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="triton is published for Linux")
-def test_traffic_is_near_the_floor_and_far_below_the_pipeline(tmp_path):
-    path = tmp_path / "traffic.csv"
-    options = "--vocab-size 128256 --dtype bfloat16 --shape peaked --mask 30 --cut top_p"
-    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    done = subprocess.run(
-        [sys.executable, "-c", TRAFFIC, *options.split(), "--output", str(path)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    with path.open() as file:
-        (row,) = csv.DictReader(file)
-    # 128,256 mask bits are 16,032 bytes; 30 tokens lie in at most 30 sectors.
-    assert 16_032 + 29 * 32 <= int(row["floor"]) <= 16_032 + 30 * 32
-    assert int(row["floor"]) <= int(row["bytes"]) <= 1.4 * (int(row["floor"]) + 512)
-    assert float(row["baseline_ratio"]) >= 20
