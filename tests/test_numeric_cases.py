@@ -37,8 +37,8 @@ def support(draw, logits, bitmask=None, *, draws=300, **cut):
 
 def nan_row(draw, given, expected):
     logits = torch.tensor([[float(value) for value in row] for row in given["logits"]])
-    bitmask = mask(*([i for i, bit in enumerate(row) if bit == "1"] for row in given["bitmask_rows"]),
-                   width=4)  # fmt: skip
+    allowed = ([i for i, bit in enumerate(row) if bit == "1"] for row in given["bitmask_rows"])
+    bitmask = mask(*allowed, width=4)
     cut = {"top_p": torch.tensor(given["top_p"]), "temperature": torch.tensor(given["temperature"])}
     healthy = set()
     for position in range(200):

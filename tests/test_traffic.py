@@ -36,6 +36,20 @@ def test_traffic_is_near_the_floor_and_far_below_the_pipeline(tmp_path):
     assert float(row["baseline_ratio"]) >= 20
 
 
+@linux
+def test_few_tiles_are_enough_where_k_exceeds_their_number(tmp_path):
+    path = tmp_path / "traffic.csv"
+    options = "--vocab-size 32000 --dtype bfloat16 --shape peaked --mask free 30 --jobs 1"
+    # Exit status 0 is the verdict; these are the bytes behind it.
+    run("-m", "kernels.traffic", *options.split(), "--output", str(path))
+    with path.open() as file:
+        rows = list(csv.DictReader(file))
+    assert {row["cut"] for row in rows} == {"top_p", "top_k_top_p"}
+    for row in rows:
+        floor = 64_000 if row["mask"] == "free" else int(row["floor"])
+        assert floor <= int(row["bytes"]) <= 1.6 * (floor + 512)
+
+
 METERED = """
 import os
 os.environ["TRITON_INTERPRET"] = "1"
