@@ -1,12 +1,11 @@
 """Time a masked sampling step: ``python -m kernels.bench``.
 
 On a CPU the torch path and the usual torch pipeline run alternately. On a GPU every baseline that
-is installed is timed with triton's do_bench, which empties the cache before each call, once its
-tokens are known to be legal; masked_sample's are also those of the reference, and it is timed from
-a CUDA graph too, without its work on the host. Reported are the median and the 20 and 80 %
-quantiles in microseconds, GB/s over the floor (the mask, and the logits it allows), the share of a
-measured copy's bandwidth on a GPU, and the ratio of the median to that of masked_sample. Exit
-status 2 without the hardware asked for.
+is installed is timed with triton's do_bench, with an empty cache, once its tokens are known to be
+legal, and masked_sample's to be the reference's; that is also timed from a CUDA graph. Reported are
+the median and the 20 and 80 % quantiles in microseconds, GB/s over the floor (the mask, and the
+logits it allows), the share of a measured copy's bandwidth on a GPU, and the ratio of the median to
+that of masked_sample. Exit status 2 without the hardware asked for.
 """
 
 import argparse
