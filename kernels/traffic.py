@@ -85,7 +85,7 @@ def measure(vocab_size: int, dtype: str, mask: str, shapes=SHAPES, cuts=CUTS) ->
     """Rows of the table, dicts of COLUMNS, of one mask."""
     from kernels import traffic_workloads as workloads
 
-    floor, moved_by_baseline = _baseline_bytes(vocab_size, dtype, mask)
+    floor, moved_by_baseline = _floor_and_baseline(vocab_size, dtype, mask)
     rows = []
     for shape in shapes:
         for cut in cuts:
@@ -137,7 +137,7 @@ def _our_bytes(logits, bitmask, cut: dict) -> int:
     return meter.bytes
 
 
-def _baseline_bytes(vocab_size: int, dtype: str, mask: str) -> tuple[int, int]:
+def _floor_and_baseline(vocab_size: int, dtype: str, mask: str) -> tuple[int, int]:
     """The floor, and the baseline's bytes, which depend on neither the logits nor the cut."""
     from kernels import traffic_baseline
     from kernels.interpreter import patched_once
@@ -163,13 +163,21 @@ def main(arguments: list[str] | None = None) -> int:
     except ImportError as error:
         print(f"kernels.traffic needs triton and xgrammar: {error}", file=sys.stderr)
         return 2
+    work = _work(options)
+    if not work:
+        print(
+            "nothing to count: masks of a tool call go with --shape peaked and --vocab-size "
+            + " ".join(map(str, VOCAB_SIZES)),
+            file=sys.stderr,
+        )
+        return 2
     from concurrent.futures import ProcessPoolExecutor
 
     from kernels.records import print_table, stamp, write_csv
 
     rows = []
     with ProcessPoolExecutor(options.jobs, get_context("spawn"), _start_worker) as pool:
-        for part in pool.map(_measure, _work(options)):
+        for part in pool.map(_measure, work):
             rows += part
             for row in part:
                 print(*row.values(), file=sys.stderr)
