@@ -1,4 +1,9 @@
-"""Rows of a model and its KV cache: prefill once, step, drop rows that are done."""
+"""Rows of a model and its KV cache: prompts join, tokens are appended, rows leave.
+
+Rows lie side by side in slots. A slot that holds no token of a row (padding on the left of a short
+prompt, or of a step in which another row appends more) is masked out for it; positions count
+tokens, not slots. So a row is what it would be alone, but for the order of the model's own sums.
+"""
 
 from __future__ import annotations
 
@@ -7,64 +12,169 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers import DynamicCache
+
+from sampler import cache as kv
+from sampler.head import Head
 
 
 class CachedBatch:
-    """A left-padded batch over one cache.
+    """A batch over one cache; it starts without rows.
 
     Args:
-        model: a Hugging Face causal model.
-        prompts: token ids, at least one a row.
+        head: of the model.
         pad_token_id: any id of the vocabulary; padding is masked out.
+        share_prefixes: compute what prompts begin with in common once.
+
+    Attributes:
+        prompt_tokens, shared_tokens, forwards: so far: tokens of prompts that were computed, those
+            that were taken from a prompt with the same beginning, and calls of the model.
     """
 
-    def __init__(self, model: Any, prompts: Sequence[Sequence[int]], pad_token_id: int | None):
-        self.model = model
-        device = model.get_input_embeddings().weight.device
-        longest = max(map(len, prompts))
-        pad = pad_token_id or 0
-        self._prompts = torch.tensor(
-            [[pad] * (longest - len(prompt)) + list(prompt) for prompt in prompts], device=device
-        )
-        lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
-        self._mask = (torch.arange(longest, device=device) >= longest - lengths[:, None]).long()
+    def __init__(self, head: Head, pad_token_id: int | None, *, share_prefixes: bool = True):
+        self.head = head
+        self.model = head.model
+        self.device = self.model.get_input_embeddings().weight.device
+        self.prompt_tokens = self.shared_tokens = self.forwards = 0
+        self._pad = pad_token_id or 0
         # transformers 5.24 renamed the argument.
-        forward = inspect.signature(model.forward).parameters
+        forward = inspect.signature(self.model.forward).parameters
         names = [name for name in ("cache", "past_key_values") if name in forward]
         if not names:
             raise ValueError(
-                f"{type(model).__name__} takes no KV cache that the loop knows (neither cache nor"
-                " past_key_values); use an attention model"
+                f"{type(self.model).__name__} takes no KV cache that the loop knows (neither cache"
+                " nor past_key_values); use an attention model"
             )
         self._cache_argument = names[0]
-        self._cache = DynamicCache(config=model.config)
+        self._cache = kv.new_cache(self.model)
+        self.can_join = kv.can_join(self._cache)
+        self._prefixes = kv.Prefixes(self.model) if share_prefixes and self.can_join else None
+        self._mask = torch.zeros((0, 0), dtype=torch.long)
+        self._tokens: list[int] = []
 
-    def prefill(self) -> torch.Tensor:
-        """Logits [B, V] after each prompt."""
-        positions = (self._mask.cumsum(1) - 1).clamp(min=0)
-        return self._forward(self._prompts, positions)
+    def __len__(self) -> int:
+        return len(self._tokens)
 
-    def step(self, tokens: Sequence[int]) -> torch.Tensor:
-        """Append one token a row; logits [B, V] after it."""
-        ids = torch.tensor(tokens, device=self._mask.device)[:, None]
-        self._mask = torch.cat([self._mask, torch.ones_like(ids)], 1)
-        return self._forward(ids, self._mask.sum(1, keepdim=True) - 1)
+    def add(self, prompts: Sequence[Sequence[int]]) -> torch.Tensor:
+        """Add rows below those there are.
+
+        Args:
+            prompts: token ids, at least one a row.
+
+        Returns:
+            The head's input after the last token of each prompt, [len(prompts), ...].
+
+        Raises:
+            RuntimeError: there are rows, and the model's cache cannot take others.
+        """
+        if len(self) and not self.can_join:
+            raise RuntimeError("rows cannot join a batch of this model; wait until it is empty")
+        prompts = [tuple(prompt) for prompt in prompts]
+        cache, shared = self._beginning(prompts)
+        rests = [prompt[shared:] for prompt in prompts]
+        mask = torch.ones((len(prompts), shared), dtype=torch.long)
+        mask, states = self._forward(cache, mask, rests, [shared] * len(prompts))
+        self.prompt_tokens += sum(map(len, rests))
+        if not len(self):
+            self._cache, self._mask = cache, mask
+        else:
+            kv.join(self._cache, cache)
+            slots = max(self._mask.shape[1], mask.shape[1])
+            self._mask = torch.cat([_left_padded(self._mask, slots), _left_padded(mask, slots)])
+        self._tokens += map(len, prompts)
+        return states
+
+    def step(self, tokens: Sequence[Sequence[int]]) -> torch.Tensor:
+        """Append tokens, at least one a row.
+
+        Returns:
+            The head's input after the last of each row, [B, ...].
+        """
+        self._mask, states = self._forward(self._cache, self._mask, tokens, self._tokens)
+        self._tokens = [n + len(row) for n, row in zip(self._tokens, tokens, strict=True)]
+        return states
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Drop all rows but these."""
-        index = torch.tensor(rows, dtype=torch.long, device=self._mask.device)
+        """Drop all rows but these, and the slots that none of them uses on the left."""
+        if not rows:
+            return self.clear(keep_beginnings=True)
+        self._tokens = [self._tokens[row] for row in rows]
+        index = torch.tensor(rows, dtype=torch.long)
         self._mask = self._mask[index]
-        if rows:
-            self._cache.batch_select_indices(index)
+        first = int(self._mask.any(0).to(torch.uint8).argmax()) if self.can_join else 0
+        self._mask = self._mask[:, first:]
+        kv.select(self._cache, index.to(self.device), first)
+        return None
 
-    def _forward(self, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        output = self.model(
-            input_ids=ids,
-            attention_mask=self._mask,
-            position_ids=positions,
+    def clear(self, *, keep_beginnings: bool = False) -> None:
+        """Drop all rows, and what is kept of shared beginnings."""
+        self._cache = kv.new_cache(self.model)
+        self._mask = torch.zeros((0, 0), dtype=torch.long)
+        self._tokens = []
+        if self._prefixes is not None and not keep_beginnings:
+            self._prefixes = kv.Prefixes(self.model)
+
+    def _beginning(self, prompts: list[tuple[int, ...]]) -> tuple[Any, int]:
+        """A cache of what the prompts share, a row each, and how many tokens that is."""
+        ids = self._prefixes.shared(prompts) if self._prefixes else ()
+        if not ids:
+            return kv.new_cache(self.model), 0
+        known, cache = self._prefixes.get(ids)
+        if known < len(ids):
+            own = kv.repeat(cache, self.model, known, 1) if known else kv.new_cache(self.model)
+            mask = torch.ones((1, known), dtype=torch.long)
+            self._forward(own, mask, [ids[known:]], [known])
+            self.prompt_tokens += len(ids) - known
+            self._prefixes.put(ids, own)
+            cache = own
+        self.shared_tokens += len(ids) * len(prompts) - (len(ids) - known)
+        return kv.repeat(cache, self.model, len(ids), len(prompts)), len(ids)
+
+    def _forward(
+        self, cache: Any, mask: torch.Tensor, tokens: Sequence[Sequence[int]], before: Sequence[int]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Append `tokens` to rows that have `before` tokens; their mask, and the head's input."""
+        width = max(map(len, tokens))
+        ids = torch.full((len(tokens), width), self._pad)
+        new = torch.zeros((len(tokens), width), dtype=torch.long)
+        positions = torch.zeros((len(tokens), width), dtype=torch.long)
+        for i, row in enumerate(tokens):
+            ids[i, width - len(row) :] = torch.tensor(row)
+            new[i, width - len(row) :] = 1
+            positions[i, width - len(row) :] = torch.arange(before[i], before[i] + len(row))
+        mask = torch.cat([mask, new], 1)
+        self.forwards += 1
+        states = self.head.states(
+            input_ids=to_device(ids, self.device),
+            attention_mask=self._attention_mask(mask, width),
+            position_ids=to_device(positions, self.device),
             use_cache=True,
-            logits_to_keep=1,
-            **{self._cache_argument: self._cache},
+            **{self._cache_argument: cache},
         )
-        return output.logits[:, -1]
+        return mask, states
+
+    def _attention_mask(self, mask: torch.Tensor, width: int) -> torch.Tensor | None:
+        """The mask [B, slots] of a forward whose tokens are in the last `width` slots.
+
+        transformers asks the device whether a mask [B, slots] hides anything, and waits for the
+        answer. Here it is known, and what hides something is made whole, [B, 1, width, slots].
+        """
+        if bool(mask.all()):
+            return None
+        if not self.can_join or self.model.config._attn_implementation != "sdpa":
+            return to_device(mask, self.device)
+        slots = torch.arange(mask.shape[1])
+        queries = slots[-width:, None]
+        # Padding sees itself: a query that sees nothing would give NaN, and NaN spreads.
+        seen = (mask.bool()[:, None] & (slots <= queries)) | (slots == queries)
+        return to_device(seen[:, None], self.device)
+
+
+def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Copy from the CPU without waiting for the device."""
+    if device.type == "cpu":
+        return tensor
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def _left_padded(mask: torch.Tensor, slots: int) -> torch.Tensor:
+    return torch.nn.functional.pad(mask, (slots - mask.shape[1], 0))

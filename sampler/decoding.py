@@ -1,27 +1,38 @@
-"""The decoding loop: prefill, fill masks, sample, accept, stop.
+"""The decoding loop: admit, advance, fill masks, sample, accept, retire.
 
 Free and constrained requests share a batch. A request's tokens depend on its prompt, its grammar
 and its seed, never on the batch around it, but for one thing: the model's own arithmetic may differ
 with the batch's shape (about 5e-5 in a float32 logit on a CPU). A draw whose two best scores lie
 closer than `TIE_MARGIN` could fall either way; traced runs list those.
+
+What a grammar allows is known before the model has said anything. So logits are computed for
+allowed tokens only (`sampler.head`), and where one token alone is allowed nothing is sampled: it
+joins the tokens that the model still has to read (`sampler.forced`).
 """
 
 from __future__ import annotations
 
 import time
+import warnings
+from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import torch
 
 from grammar.matcher import MatcherBatch
-from kernels.masked_sample import Sample, Status, masked_sample
-from sampler.batch import CachedBatch
+from kernels.masked_sample import masked_sample
+from sampler.batch import CachedBatch, to_device
+from sampler.forced import step_width
+from sampler.head import Head
 from sampler.params import Completion, Request
+from sampler.row import Row
 from sampler.trace import Trace
 
 
-@torch.inference_mode()
 def generate(
     model: Any,
     requests: Iterable[Request],
@@ -29,170 +40,309 @@ def generate(
     tokenizer: Any,
     stop_token_ids: Iterable[int],
     batch_size: int = 16,
-    trace: bool = False,
-    impl: str = "auto",
+    **options: Any,
 ) -> Iterator[Completion]:
-    """Complete requests, `batch_size` at a time; each is yielded as soon as it ends.
+    """Complete requests, up to `batch_size` at a time; each is yielded as soon as it ends.
 
     Args:
-        model: a Hugging Face causal model. Its logits' width is the vocabulary's.
-        requests: prompts of similar length, put side by side, waste least.
-        tokenizer: decodes the tokens; its ids must fit the model.
-        stop_token_ids: ids that end a completion (the grammar must be compiled with the same).
-        batch_size: rows that are decoded together.
-        trace: also record interventions, near-ties and the probability removed; this draws three
-            times instead of once.
-        impl: of `kernels.masked_sample`.
+        model, tokenizer, stop_token_ids, batch_size, options: see `Decoder`.
+        requests: in the order in which they join.
 
     Yields:
         `Completion`s in the order in which they end. A row whose logits or grammar fail ends with
         finish_reason "error"; the others go on.
 
     Raises:
-        ValueError: a request's prompt or grammar does not fit the model.
+        ValueError: a request's prompt or grammar does not fit the model; before anything runs.
     """
-    queue = list(requests)
-    stops = frozenset(stop_token_ids)
-    width = model.get_output_embeddings().weight.shape[0]
-    _check(queue, width, stops)
-    for start in range(0, len(queue), batch_size):
-        rows = [
-            _Row(request, stops, tokenizer, trace) for request in queue[start : start + batch_size]
-        ]
-        batch = CachedBatch(model, [row.request.prompt for row in rows], tokenizer.pad_token_id)
-        matchers = MatcherBatch([row.request.grammar for row in rows], vocab_size=width)
-        logits = batch.prefill()
-        while rows:
-            matchers.fill()
-            sample = _draw(rows, logits, matchers, impl, trace)
-            for i, row in enumerate(rows):
-                row.take(i, sample, matchers)
-            done = [row.completion() for row in rows if row.finish_reason]
-            keep = [i for i, row in enumerate(rows) if not row.finish_reason]
-            yield from done
-            if done:
-                rows = [rows[i] for i in keep]
-                matchers.keep(keep)
-                batch.keep(keep)
-            if rows:
-                logits = batch.step([row.token_ids[-1] for row in rows])
-
-
-def _draw(
-    rows: list[_Row], logits: torch.Tensor, matchers: MatcherBatch, impl: str, trace: bool
-) -> Sample:
-    """One token a row; with `trace`, each row also learns what the mask did to its draw."""
-    mask, constrained = matchers.bitmask, matchers.constrained
-    params = [row.request.params for row in rows]
-    arguments = {
-        "temperature": torch.tensor([p.temperature for p in params], dtype=torch.float32),
-        "top_k": torch.tensor([p.top_k for p in params], dtype=torch.int32),
-        "top_p": torch.tensor([p.top_p for p in params], dtype=torch.float32),
-        "min_p": torch.tensor([p.min_p for p in params], dtype=torch.float32),
-        "seed": torch.tensor([p.seed for p in params], dtype=torch.int64),
-        "position": torch.tensor([row.position for row in rows], dtype=torch.int32),
-    }
-    if logits.device.type != "cpu":
-        mask, constrained = mask.to(logits.device), constrained.to(logits.device)
-        arguments = {name: value.to(logits.device) for name, value in arguments.items()}
-    sample = masked_sample(
-        logits, mask, constrained=constrained, return_stats=trace, impl=impl, **arguments
+    decoder = Decoder(
+        model,
+        tokenizer=tokenizer,
+        stop_token_ids=stop_token_ids,
+        batch_size=batch_size,
+        **options,
     )
-    if trace:
-        Trace.record(
-            [row.trace for row in rows], logits, mask, constrained, sample, arguments, impl
+    for n, request in enumerate(requests):
+        decoder.submit(request, name=f"request {n}")
+    while decoder.busy:
+        yield from decoder.step()
+
+
+@dataclass
+class Counts:
+    """What a decoder has done so far.
+
+    Attributes:
+        steps: calls of `Decoder.step` that sampled.
+        sampled, forced: tokens that were drawn, and that the grammar left no choice about.
+        seconds: spent in "forward" (the body), "head", "sampling" and "grammar". On a GPU these are
+            the times it takes to launch the work, all but the last wait, in "sampling".
+    """
+
+    steps: int = 0
+    sampled: int = 0
+    forced: int = 0
+    seconds: dict[str, float] = field(
+        default_factory=lambda: dict.fromkeys(("forward", "head", "sampling", "grammar"), 0.0)
+    )
+
+    @contextmanager
+    def timed(self, part: str) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self.seconds[part] += time.perf_counter() - began
+
+
+class Decoder:
+    """A running batch: requests join when there is room, and leave when they end.
+
+    Args:
+        model: a Hugging Face causal model. Its logits' width is the vocabulary's.
+        tokenizer: decodes the tokens; its ids must fit the model.
+        stop_token_ids: ids that end a completion (grammars must be compiled with the same).
+        batch_size: rows that are decoded together.
+        trace: also record interventions, near-ties and the probability removed; this draws three
+            times instead of once, and needs every logit of every row.
+        impl: of `kernels.masked_sample`.
+        masked_head: compute logits of allowed tokens only, where that pays.
+        forced_runs: do not sample where the grammar allows one token only.
+        share_prefixes: compute what prompts begin with in common once.
+
+    Attributes:
+        head, batch, counts: the model's head, its rows (with counts of their own), what was done.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        tokenizer: Any,
+        stop_token_ids: Iterable[int],
+        batch_size: int = 16,
+        trace: bool = False,
+        impl: str = "auto",
+        masked_head: bool = True,
+        forced_runs: bool = True,
+        share_prefixes: bool = True,
+    ) -> None:
+        self.tokenizer, self.stops = tokenizer, frozenset(stop_token_ids)
+        if not self.stops:
+            raise ValueError("stop_token_ids must name at least one id, got none")
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        self.batch_size, self.trace, self.impl = batch_size, trace, impl
+        self.forced_runs = forced_runs and not trace
+        self.head = Head(model, masked=masked_head)
+        if masked_head and self.head.note:
+            warnings.warn(self.head.note, stacklevel=2)
+        self.batch = CachedBatch(self.head, tokenizer.pad_token_id, share_prefixes=share_prefixes)
+        self.matchers = MatcherBatch([], vocab_size=self.head.vocab_size)
+        self.counts = Counts()
+        self._waiting: deque[Row] = deque()
+        self._rows: list[Row] = []
+        self._states: torch.Tensor | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether any request is waiting or running."""
+        return bool(self._waiting or self._rows)
+
+    def submit(self, request: Request, *, name: str = "the request") -> None:
+        """Let a request wait for a place in the batch.
+
+        Raises:
+            ValueError: its prompt or grammar does not fit the model; `name` is what it is called.
+        """
+        _check(request, name, self.head.vocab_size, self.stops)
+        self._waiting.append(Row(request, self.stops, self.tokenizer, self.trace))
+
+    def step(self) -> list[Completion]:
+        """Give every row its next token, if the model has read all before it.
+
+        Where memory runs out, all rows wait again, and go on in batches of half the size; a row
+        that does not fit alone ends with an error.
+
+        Returns:
+            The requests that this ended.
+        """
+        try:
+            return self._step()
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            trouble = str(error).strip().partition("\n")[0]
+        return self._shrink(trouble)
+
+    @torch.inference_mode()
+    def _step(self) -> list[Completion]:
+        with self.counts.timed("forward"):
+            self._advance()
+            self._admit()
+        ready = [i for i, row in enumerate(self._rows) if not row.unread]
+        if ready:
+            with self.counts.timed("grammar"):
+                self.matchers.fill(ready)
+            drawn = self._draw(ready)
+            self.counts.steps += 1
+            with self.counts.timed("grammar"):
+                for i, draw in zip(ready, drawn, strict=True):
+                    self._take(i, *draw)
+        return self._retire()
+
+    def _advance(self) -> None:
+        """Feed the rows what they have not read; those with much of it may keep some."""
+        if not self._rows:
+            return
+        width = step_width(
+            [len(row.unread) for row in self._rows],
+            device=self.batch.device.type,
+            can_pad=self.batch.can_join,
         )
-    return sample
+        self._states = self.batch.step([row.read(width) for row in self._rows])
 
+    def _admit(self) -> None:
+        """Let waiting requests join while there is room."""
+        room = self.batch_size - len(self._rows)
+        if not self._waiting or room <= 0 or (self._rows and not self.batch.can_join):
+            return
+        new = list(islice(self._waiting, room))
+        states = self.batch.add([row.history for row in new])
+        self._states = torch.cat([self._states, states]) if self._rows else states
+        for row in new:
+            row.join(self.matchers.append(row.request.grammar), self.matchers)
+            self._rows.append(self._waiting.popleft())
 
-class _Row:
-    """One request on its way."""
-
-    def __init__(self, request: Request, stops: frozenset[int], tokenizer: Any, trace: bool):
-        self.request, self.stops, self.tokenizer = request, stops, tokenizer
-        self.token_ids: list[int] = []
-        self.logprobs: list[float] = []
-        self.position = 0
-        self.finish_reason: str | None = None
-        self.stop: int | str | None = None
-        self.error: str | None = None
-        self.text: str | None = None
-        self.trace = Trace() if trace else None
-        self.began = time.perf_counter()
-
-    def take(self, i: int, sample: Sample, matchers: MatcherBatch) -> None:
-        """Take the token drawn for this row, row `i` of the batch, and see whether that ends it."""
-        token, status = int(sample.token[i]), int(sample.status[i])
-        if status != Status.OK:
-            return self._end("error", error=f"no token to draw: {Status(status).name}")
-        if not matchers.accept(i, token):
-            return self._end(
-                "error", error=f"the grammar refused token {token}, which its mask allowed"
-            )
-        self.position += 1
-        if token in self.stops:
-            return self._end("stop", stop=token)
-        self.token_ids.append(token)
-        self.logprobs.append(float(sample.logprob[i]))
-        if self.request.params.stop and self._reached_stop_text():
-            return None
-        if self.position >= self.request.params.max_tokens:
-            self._end("length")
-        return None
-
-    def _end(self, reason: str, *, stop: int | str | None = None, error: str | None = None) -> None:
-        self.finish_reason, self.stop, self.error = reason, stop, error
-
-    def _reached_stop_text(self) -> bool:
-        text = self._decode()
-        found = [(text.find(stop), stop) for stop in self.request.params.stop if stop in text]
-        if found:
-            at, stop = min(found)
-            self.text = text[:at]
-            self._end("stop", stop=stop)
-        return bool(found)
-
-    def _decode(self) -> str:
-        return self.tokenizer.decode(
-            self.token_ids, skip_special_tokens=False, clean_up_tokenization_spaces=False
+    def _shrink(self, trouble: str) -> list[Completion]:
+        """Start all rows anew from their tokens so far, fewer at a time."""
+        done = [row.completion() for row in self._rows if row.finish_reason]
+        rows = [row for row in self._rows if not row.finish_reason]
+        self._rows, self._states = [], None
+        self.batch.clear()
+        self.matchers.keep([])
+        self._waiting.extendleft(reversed(rows))
+        if self.batch_size == 1:
+            row = self._waiting.popleft()
+            row.fail(f"out of memory with one row of {len(row.history)} tokens: {trouble}")
+            return [*done, row.completion()]
+        # Rows that were to join count too: it may have been they that did not fit.
+        tried = min(self.batch_size, len(self._waiting))
+        self.batch_size = max(1, tried // 2)
+        warnings.warn(
+            f"out of memory with {tried} rows; going on with {self.batch_size} ({trouble})",
+            stacklevel=3,
         )
+        return done
 
-    def completion(self) -> Completion:
-        traced = self.trace.result() if self.trace else {}
-        return Completion(
-            key=self.request.key,
-            token_ids=tuple(self.token_ids),
-            text=self._decode() if self.text is None else self.text,
-            finish_reason=self.finish_reason,
-            prompt_tokens=len(self.request.prompt),
-            steps=self.position,
-            seconds=time.perf_counter() - self.began,
-            stop=self.stop,
-            logprobs=tuple(self.logprobs),
-            error=self.error,
-            **traced,
+    def _draw(self, ready: list[int]) -> list[tuple[int, float, int]]:
+        """Token, logprob and status for each ready row; with `trace`, each row also learns what the
+        mask did to its draw."""
+        rows = [self._rows[i] for i in ready]
+        states, mask = self._states, self.matchers.bitmask
+        constrained = self.matchers.constrained
+        if len(ready) < len(self._rows):
+            index = torch.tensor(ready)
+            states, mask, constrained = (
+                states[index.to(states.device)],
+                mask[index],
+                constrained[index],
+            )
+        whole = [self.trace or row.request.params.top_logprobs > 0 for row in rows]
+        with self.counts.timed("head"):
+            skipping = constrained & ~torch.tensor(whole)
+            masked = (mask, skipping) if bool(skipping.any()) else ()
+            logits = self.head.logits(states, *masked)
+        with self.counts.timed("sampling"):
+            params = [row.request.params for row in rows]
+            arguments = {
+                "temperature": torch.tensor([p.temperature for p in params], dtype=torch.float32),
+                "top_k": torch.tensor([p.top_k for p in params], dtype=torch.int32),
+                "top_p": torch.tensor([p.top_p for p in params], dtype=torch.float32),
+                "min_p": torch.tensor([p.min_p for p in params], dtype=torch.float32),
+                "seed": torch.tensor([p.seed for p in params], dtype=torch.int64),
+                "position": torch.tensor([row.position for row in rows], dtype=torch.int32),
+            }
+            if logits.device.type != "cpu":
+                # One copy each, none of which waits; the sample's ids are what is waited for.
+                mask, constrained = (to_device(x, logits.device) for x in (mask, constrained))
+                arguments = {k: to_device(v, logits.device) for k, v in arguments.items()}
+            sample = masked_sample(
+                logits,
+                mask,
+                constrained=constrained,
+                return_stats=self.trace,
+                impl=self.impl,
+                **arguments,
+            )
+            if self.trace:
+                Trace.record(
+                    [row.trace for row in rows],
+                    logits,
+                    mask,
+                    constrained,
+                    sample,
+                    arguments,
+                    self.impl,
+                )
+            drawn = list(zip(*(column.tolist() for column in sample[:3]), strict=True))
+            for n, row in enumerate(rows):
+                if row.request.params.top_logprobs:
+                    row.top_logprobs.append(top_logprobs(logits[n], row.request, drawn[n][0]))
+            return drawn
+
+    def _take(self, i: int, token: int, logprob: float, status: int) -> None:
+        """Row `i` takes a draw, and the tokens that it then has no choice about."""
+        row = self._rows[i]
+        row.take(token, logprob, status, i, self.matchers)
+        self.counts.sampled += 1
+        if not self.forced_runs or row.finish_reason or row.request.params.top_logprobs:
+            return
+        for token in self.matchers.forced_run(i, limit=row.budget):
+            row.take_forced(token, i, self.matchers)
+            self.counts.forced += 1
+            if row.finish_reason:
+                return
+
+    def _retire(self) -> list[Completion]:
+        done = [row.completion() for row in self._rows if row.finish_reason]
+        if done:
+            keep = [i for i, row in enumerate(self._rows) if not row.finish_reason]
+            self.batch.keep(keep)
+            self.matchers.keep(keep)
+            self._rows = [self._rows[i] for i in keep]
+        return done
+
+
+def top_logprobs(logits: torch.Tensor, request: Request, token: int) -> dict[int, float]:
+    """Id to nats of the most likely tokens of one row, [V], and of `token`."""
+    logprobs = logits.float().log_softmax(-1)
+    values, ids = logprobs.topk(min(request.params.top_logprobs, len(logprobs)))
+    top = dict(zip(ids.tolist(), values.tolist(), strict=True))
+    return top if token in top else top | {token: float(logprobs[token])}
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out, on a GPU or on the CPU (torch raises a bare RuntimeError there)."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
+        "can't allocate memory" in str(error)
+    )
+
+
+def _check(request: Request, name: str, width: int, stops: frozenset[int]) -> None:
+    if max(request.prompt) >= width or min(request.prompt) < 0:
+        raise ValueError(
+            f"prompt of {name} has ids outside [0, {width:,}), the width of the model's logits;"
+            " tokenize it with the model's own tokenizer"
         )
-
-
-def _check(queue: list[Request], width: int, stops: frozenset[int]) -> None:
-    if not stops:
-        raise ValueError("stop_token_ids must name at least one id, got none")
-    for n, request in enumerate(queue):
-        if max(request.prompt) >= width or min(request.prompt) < 0:
-            raise ValueError(
-                f"prompt of request {n} has ids outside [0, {width:,}), the width of the model's"
-                " logits; tokenize it with the model's own tokenizer"
-            )
-        if request.grammar is None:
-            continue
-        info = request.grammar.tokenizer_info
-        if info.vocab_size != width:
-            raise ValueError(
-                f"grammar of request {n} covers {info.vocab_size:,} tokens but the model's logits"
-                f" have {width:,}; compile it with vocab_size={width}"
-            )
-        if not stops >= set(info.stop_token_ids):
-            raise ValueError(
-                f"grammar of request {n} ends with tokens {sorted(info.stop_token_ids)} but the"
-                f" loop stops at {sorted(stops)}; give both the same stop_token_ids"
-            )
+    if request.grammar is None:
+        return
+    info = request.grammar.tokenizer_info
+    if info.vocab_size != width:
+        raise ValueError(
+            f"grammar of {name} covers {info.vocab_size:,} tokens but the model's logits have"
+            f" {width:,}; compile it with vocab_size={width}"
+        )
+    if not stops >= set(info.stop_token_ids):
+        raise ValueError(
+            f"grammar of {name} ends with tokens {sorted(info.stop_token_ids)} but the loop stops"
+            f" at {sorted(stops)}; give both the same stop_token_ids"
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -21,6 +22,8 @@ class SamplingParams:
         seed: int64. With the position and the token's id it is all that the noise depends on.
         max_tokens: most tokens to generate, at least 1; the stop token counts.
         stop: texts that end the completion; the text is cut before the first of them.
+        top_logprobs: how many of the most likely tokens to report at each position, at most 20; 0
+            reports none.
 
     Raises:
         ValueError: a value out of range, with the argument's name.
@@ -34,6 +37,7 @@ class SamplingParams:
     seed: int = 0
     max_tokens: int = 256
     stop: tuple[str, ...] = ()
+    top_logprobs: int = 0
 
     def __post_init__(self) -> None:
         for name in ("temperature", "top_p", "min_p"):
@@ -41,7 +45,7 @@ class SamplingParams:
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise TypeError(f"{name} must be a number, got {value!r}")
             object.__setattr__(self, name, float(value))
-        for name in ("top_k", "seed", "max_tokens"):
+        for name in ("top_k", "seed", "max_tokens", "top_logprobs"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int):
                 raise TypeError(f"{name} must be an integer, got {value!r}")
@@ -62,6 +66,7 @@ class SamplingParams:
             ("top_k", 0 <= self.top_k < 2**31, "at least 0; 0 is no cut"),
             ("seed", -(2**63) <= self.seed < 2**63, "a 64-bit integer"),
             ("max_tokens", self.max_tokens >= 1, "at least 1"),
+            ("top_logprobs", 0 <= self.top_logprobs <= 20, "in [0, 20]; 0 reports none"),
         )
         for name, good, wanted in checks:
             if not good:
@@ -138,9 +143,12 @@ class Completion:
         finish_reason: "stop" at a stop token or text, "length" at max_tokens, "error".
         stop: the stop token's id or the stop text, where that ended it.
         logprobs: nats, one a token, under the distribution drawn from before top_k, top_p, min_p.
+        top_logprobs: one mapping a token, id to nats, most likely first, under the model's own
+            distribution: before mask, temperature and cuts. The token that came is always in it.
         prompt_tokens: length of the prompt.
-        steps: decoding steps taken, the stop token's included.
-        seconds: from the prefill of the request's batch to its last token.
+        steps: tokens that came, the stop token included.
+        forced: how many of them were the only one that the grammar allowed, and were not sampled.
+        seconds: from the prefill of the prompt to the last token.
         error: what went wrong, for "error".
         interventions: where the grammar changed the draw (empty unless traced).
         near_ties: draws decided by less than the tie margin (empty unless traced).
@@ -154,8 +162,10 @@ class Completion:
     prompt_tokens: int
     steps: int
     seconds: float
+    forced: int = 0
     stop: int | str | None = None
     logprobs: tuple[float, ...] = ()
+    top_logprobs: tuple[Mapping[int, float], ...] = ()
     error: str | None = None
     interventions: tuple[Intervention, ...] = ()
     near_ties: tuple[NearTie, ...] = ()

@@ -7,6 +7,7 @@ from grammar.formats.base import Format, Tool
 from grammar.formats.hermes import Hermes
 from grammar.formats.kimi_k2 import KimiK2
 from grammar.formats.message import Parsed, Problem
+from grammar.formats.stream import Delta, StreamParser
 
 _HERMES = Hermes()
 
@@ -27,4 +28,13 @@ def get_format(name: str | Format) -> Format:
     return FORMATS[name]
 
 
-__all__ = ["FORMATS", "Format", "Parsed", "Problem", "Tool", "get_format"]
+__all__ = [
+    "FORMATS",
+    "Delta",
+    "Format",
+    "Parsed",
+    "Problem",
+    "StreamParser",
+    "Tool",
+    "get_format",
+]

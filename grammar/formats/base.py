@@ -28,7 +28,8 @@ from xgrammar.structural_tag import (
     TriggeredTagsFormat,
 )
 
-from grammar.formats.message import MessageBuilder, Parsed, parameters_by_name
+from grammar.formats.message import MessageBuilder, Parsed
+from grammar.formats.stream import StreamParser
 
 MAX_WHITESPACE = 2
 """Whitespace characters in a row, between JSON tokens; indented JSON needs more (8 is ample)."""
@@ -68,8 +69,14 @@ class Format(ABC):
     schema a set of masks over the whole vocabulary."""
     banned: ClassVar[tuple[str, ...]]
     """Texts that start a call: forbidden, however spelled, when no call is allowed."""
-    start_of_thinking: ClassVar[str] = "<think>"
-    end_of_thinking: ClassVar[str] = "</think>"
+    start_of_thinking: ClassVar[str | None] = "<think>"
+    end_of_thinking: ClassVar[str | None] = "</think>"
+    """None, both: thinking is written in the format's own way, and its scanner reads it."""
+
+    @property
+    def settling(self) -> tuple[str, ...]:
+        """Texts that may settle a call which a stream holds back: what can end it."""
+        return self.markers
 
     def structural_tag(
         self,
@@ -166,37 +173,31 @@ class Format(ABC):
                 its start, needs no flag. A call inside a closed block is no call; where the block
                 is never closed, the first call ends it.
         """
-        parameters = parameters_by_name(tools)
-        out = MessageBuilder()
-        start = len(text) - len(text.lstrip())
-        if text.startswith(self.start_of_thinking, start):
-            reasoning, text = True, text[start + len(self.start_of_thinking) :]
-        if not reasoning:
-            self._scan(text, parameters, out)
-            return out.finish()
-
-        thought, closed, rest = text.partition(self.end_of_thinking)
-        if closed:
-            out.reasoning = thought.strip("\n")
-            self._scan(rest.lstrip(), parameters, out)
-            return out.finish()
-        at = min((i for i in map(text.find, self.banned) if i >= 0), default=len(text))
-        detail = f"thinking is not closed by {self.end_of_thinking}"
-        out.reasoning = text[:at].strip("\n")
-        out.repaired(text[:at], f"{detail}; the call after it ends it")
-        self._scan(text[at:], parameters, out)
-        if not out.calls:
-            out = MessageBuilder()
-            out.reasoning = text.strip("\n")
-            out.incomplete(text, detail)
-        return out.finish()
+        stream = StreamParser(self, tools, reasoning=reasoning)
+        stream.finish(text)
+        return stream.parsed
 
     @abstractmethod
-    def _scan(self, text: str, parameters: dict[str, Any] | None, out: MessageBuilder) -> None:
-        """Feed ``text``, which has no think block, to ``out``.
+    def _scan(
+        self,
+        text: str,
+        parameters: Mapping[str, Any] | None,
+        out: MessageBuilder,
+        *,
+        final: bool = True,
+    ) -> int:
+        """Feed what is settled of ``text``, which has no think block, to ``out``.
+
+        A stream calls it again and again, each time with the text from where the last call
+        stopped; all that it has to remember is ``out.in_block``.
 
         Args:
             parameters: tool name to its schema, or None where no tools were given.
+            final: nothing follows ``text``, so all of it is settled. False: stop before anything
+                that could be read otherwise once more text has come.
+
+        Returns:
+            How many characters are settled.
         """
 
 

@@ -6,7 +6,13 @@ from typing import Any
 
 from grammar.formats import json_text
 from grammar.formats.base import NAME_PATTERN, Format
-from grammar.formats.message import Malformed, MessageBuilder, call_parts, read_arguments
+from grammar.formats.message import (
+    Malformed,
+    MessageBuilder,
+    call_parts,
+    open_suffix,
+    read_arguments,
+)
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 
@@ -25,16 +31,34 @@ class Hermes(Format):
             for name, arguments, _ in parts
         )
 
-    def _scan(self, text: str, parameters: dict[str, Any] | None, out: MessageBuilder) -> None:
+    def _scan(
+        self,
+        text: str,
+        parameters: Mapping[str, Any] | None,
+        out: MessageBuilder,
+        *,
+        final: bool = True,
+    ) -> int:
         pos = 0
         while (start := text.find(OPEN, pos)) >= 0:
             out.text(text[pos:start])
-            pos = self._scan_call(text, start, parameters, out)
-        out.text(text[pos:])
+            stop = self._scan_call(text, start, parameters, out, final)
+            if stop is None:
+                return start
+            pos = stop
+        end = len(text) if final else len(text) - open_suffix(text[pos:], (OPEN,))
+        out.text(text[pos:end])
+        return end
 
     def _scan_call(
-        self, text: str, start: int, parameters: dict[str, Any] | None, out: MessageBuilder
-    ) -> int:
+        self,
+        text: str,
+        start: int,
+        parameters: Mapping[str, Any] | None,
+        out: MessageBuilder,
+        final: bool,
+    ) -> int | None:
+        """End of the call that opens at ``start``; None where more text must decide."""
         body = json_text.skip_whitespace(text, start + len(OPEN))
         if text.startswith("{", body):
             end, state = json_text.value_end(text, body)
@@ -52,11 +76,14 @@ class Hermes(Format):
                 return stop
             if mended or not closed:
                 out.repaired(text[start:stop], mended or f"{CLOSE} is missing")
-            out.call(f"call_{len(out.calls)}", name, arguments)
+            out.call(f"call_{len(out.calls)}", name, arguments, start, stop)
             return stop
 
         stop = _region_end(text, start)
-        if stop is None and (state == "open" or CLOSE.startswith(text[after:])):
+        unfinished = state == "open" or any(m.startswith(text[after:]) for m in (CLOSE, OPEN))
+        if not final and (unfinished or stop is None):
+            return None
+        if stop is None and unfinished:
             out.incomplete(text[start:], "the text stops inside a call")
             return len(text)
         # Without an end of its own it is most likely a mention of the marker: keep just that.
@@ -72,7 +99,7 @@ def _region_end(text: str, start: int) -> int | None:
     return min(ends, default=None)
 
 
-def _read_call(raw: str, parameters: dict[str, Any] | None) -> tuple[str, str, str | None]:
+def _read_call(raw: str, parameters: Mapping[str, Any] | None) -> tuple[str, str, str | None]:
     try:
         json_text.loads(raw, loose=True)
         pairs = list(json_text.members(raw))

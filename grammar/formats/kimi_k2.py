@@ -8,7 +8,13 @@ import jsonschema
 
 from grammar.formats import json_text
 from grammar.formats.base import NAME_PATTERN, Format
-from grammar.formats.message import Malformed, MessageBuilder, call_parts, read_arguments
+from grammar.formats.message import (
+    Malformed,
+    MessageBuilder,
+    call_parts,
+    open_suffix,
+    read_arguments,
+)
 
 SECTION_BEGIN, SECTION_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
 CALL_BEGIN, CALL_END = "<|tool_call_begin|>", "<|tool_call_end|>"
@@ -17,9 +23,8 @@ ARGUMENTS = "<|tool_call_argument_begin|>"
 _SECTION_BEGINS = (SECTION_BEGIN, "<|tool_call_section_begin|>")
 _SECTION_ENDS = (SECTION_END, "<|tool_call_section_end|>")
 
-_MARKER = re.compile(
-    "|".join(map(re.escape, (*_SECTION_BEGINS, *_SECTION_ENDS, CALL_BEGIN, CALL_END, ARGUMENTS)))
-)
+_MARKERS = (*_SECTION_BEGINS, *_SECTION_ENDS, CALL_BEGIN, CALL_END, ARGUMENTS)
+_MARKER = re.compile("|".join(map(re.escape, _MARKERS)))
 _ID = re.compile(rf"(functions\.)?({NAME_PATTERN}):([0-9]+)")
 _ID_SO_FAR = re.compile(r"\s*[A-Za-z0-9_.:-]*\s*(?:<[|a-z_]*)?")
 _SANITISED_ID = re.compile(r"functions[_-](.+)[_-]([0-9]+)")
@@ -52,47 +57,73 @@ class KimiK2(Format):
             parts.append(f"{CALL_BEGIN}{call_id}{ARGUMENTS}{arguments}{CALL_END}")
         return SECTION_BEGIN + "".join(parts) + SECTION_END
 
-    def _scan(self, text: str, parameters: dict[str, Any] | None, out: MessageBuilder) -> None:
-        pos, in_section = 0, False
+    def _scan(
+        self,
+        text: str,
+        parameters: Mapping[str, Any] | None,
+        out: MessageBuilder,
+        *,
+        final: bool = True,
+    ) -> int:
+        pos = 0
         while marker := _MARKER.search(text, pos):
             between, kind = text[pos : marker.start()], marker.group()
-            if not in_section:
+            ahead = text[marker.end() :].lstrip() if kind in _SECTION_BEGINS else ""
+            if not out.in_block:
                 out.text(between)
             elif between.strip():
                 out.malformed(between, "text between the calls of a section")
             pos = marker.end()
             if kind == CALL_BEGIN:
-                pos = _scan_call(text, marker.start(), in_section, parameters, out)
-            elif kind in _SECTION_BEGINS and not in_section:
-                ahead = text[pos:].lstrip()
+                stop = _scan_call(text, marker.start(), parameters, out, final)
+                if stop is None:
+                    return marker.start()
+                pos = stop
+            elif kind in _SECTION_BEGINS and not out.in_block:
                 if CALL_BEGIN.startswith(ahead):
+                    if not final:
+                        return marker.start()
                     out.incomplete(kind + ahead, "the text stops before the first call")
-                    return
-                in_section = ahead.startswith(CALL_BEGIN)
-                if in_section:
+                    return len(text)
+                out.in_block = ahead.startswith(CALL_BEGIN)
+                if out.in_block:
                     out.boundary()
                 else:
                     out.malformed(kind, "a section without a call")
-            elif kind in _SECTION_ENDS and in_section:
-                in_section = False
+            elif kind in _SECTION_ENDS and out.in_block:
+                out.in_block = False
                 out.boundary()
             else:
                 out.malformed(kind, "a marker out of place")
         rest = text[pos:]
-        if in_section and any(m.startswith(rest.strip()) for m in (*_SECTION_ENDS, CALL_BEGIN)):
+        if not final:
+            if out.in_block:
+                return pos
+            end = len(text) - open_suffix(rest, _MARKERS)
+            out.text(text[pos:end])
+            return end
+        if out.in_block and any(m.startswith(rest.strip()) for m in (*_SECTION_ENDS, CALL_BEGIN)):
             broken_off = out.problems and out.problems[-1].kind == "incomplete"
             if not broken_off:
                 out.repaired(rest, f"{SECTION_END} is missing")
         else:
             out.text(rest)
+        return len(text)
 
 
 def _scan_call(
-    text: str, start: int, in_section: bool, parameters: dict[str, Any] | None, out: MessageBuilder
-) -> int:
+    text: str,
+    start: int,
+    parameters: Mapping[str, Any] | None,
+    out: MessageBuilder,
+    final: bool,
+) -> int | None:
+    """End of the call that begins at ``start``; None where more text must decide."""
     head = start + len(CALL_BEGIN)
     marker = _MARKER.search(text, head)
     if marker is None:
+        if not final:
+            return None
         if _ID_SO_FAR.fullmatch(text, head):
             out.incomplete(text[start:], "the text stops inside a call")
         else:
@@ -106,13 +137,14 @@ def _scan_call(
     elif text.startswith(CALL_END, body):
         end, state = body, "complete"
     else:
-        end, state = body, "open" if body == len(text) else "broken"
+        end, state = body, "open" if CALL_END.startswith(text[body:]) else "broken"
     after = json_text.skip_whitespace(text, end)
 
-    if state == "complete" and text.startswith((CALL_END, CALL_BEGIN, *_SECTION_ENDS), after):
+    ends = (CALL_END, CALL_BEGIN, *_SECTION_ENDS)
+    if state == "complete" and text.startswith(ends, after):
         closed = text.startswith(CALL_END, after)
         stop = after + len(CALL_END) if closed else after
-        mended = [] if in_section else ["a call outside a section"]
+        mended = [] if out.in_block else ["a call outside a section"]
         mended += [] if closed else [f"{CALL_END} is missing"]
         try:
             call_id, name, arguments = _read_call(
@@ -123,11 +155,14 @@ def _scan_call(
             return stop
         if mended:
             out.repaired(text[start:stop], "; ".join(mended))
-        out.call(call_id, name, arguments)
+        out.call(call_id, name, arguments, start, stop)
         return stop
 
     stop = _region_end(text, head)
-    if stop is None and (state == "open" or CALL_END.startswith(text[after:])):
+    unfinished = state == "open" or any(m.startswith(text[after:]) for m in ends)
+    if not final and (unfinished or stop is None):
+        return None
+    if stop is None and unfinished:
         out.incomplete(text[start:], "the text stops inside a call")
         return len(text)
     stop = len(text) if stop is None else stop
@@ -148,7 +183,7 @@ def _region_end(text: str, head: int) -> int | None:
 def _read_call(
     head: str,
     raw: str,
-    parameters: dict[str, Any] | None,
+    parameters: Mapping[str, Any] | None,
     out: MessageBuilder,
     mended: list[str],
 ) -> tuple[str, str, str]:
@@ -177,7 +212,9 @@ def _read_call(
     return call_id, name, arguments
 
 
-def _read_id(head: str, parameters: dict[str, Any] | None, position: int) -> tuple[str, str] | None:
+def _read_id(
+    head: str, parameters: Mapping[str, Any] | None, position: int
+) -> tuple[str, str] | None:
     """Tool name and index that an id stands for, or None."""
     if match := _ID.fullmatch(head):
         prefix, name, index = match[1] or "", match[2], match[3]
@@ -193,7 +230,7 @@ def _read_id(head: str, parameters: dict[str, Any] | None, position: int) -> tup
     return (name, str(position)) if name in parameters else None
 
 
-def _infer_tool(raw: str, parameters: dict[str, Any] | None) -> str | None:
+def _infer_tool(raw: str, parameters: Mapping[str, Any] | None) -> str | None:
     """The one tool that declares every argument written and is content with their values."""
     try:
         value = json_text.loads(raw)

@@ -33,10 +33,13 @@ class Parsed:
             ``tool_calls`` (absent without calls; ``arguments`` is a JSON string, always of an
             object) and ``reasoning_content`` (absent without a think block).
         problems: in the order of the text. A message without any is just what was written.
+        spans: of each call, where it stands in the text: its first character and the one after its
+            last, markers included.
     """
 
     message: dict[str, Any]
     problems: tuple[Problem, ...] = ()
+    spans: tuple[tuple[int, int], ...] = ()
 
     @property
     def tool_calls(self) -> list[dict[str, Any]]:
@@ -45,26 +48,55 @@ class Parsed:
 
 
 class MessageBuilder:
-    """Collects the pieces of a completion in order; ``finish`` returns the ``Parsed``."""
+    """Collects the pieces of a completion in order; ``finish`` returns the ``Parsed``.
+
+    What has been added is never taken back, so that a stream can pass it on at once.
+
+    Attributes:
+        content: the content so far, in pieces; whitespace that may turn out to be layout is not
+            yet in it.
+        in_block: for scanners: inside a block of calls.
+        offset: for scanners: where the text that is being scanned starts in the completion.
+    """
 
     def __init__(self) -> None:
         self.calls: list[dict[str, Any]] = []
         self.problems: list[Problem] = []
+        self.content: list[str] = []
         self.reasoning: str | None = None
-        self._segments = [""]
+        self.in_block = False
+        self.offset = 0
+        self._spans: list[tuple[int, int]] = []
+        self._bounded = False
+        # Whitespace at the end of the current segment, and of the last one that was not blank.
+        self._blank = self._gap = ""
+        self._segment_has_text = False
 
     def text(self, text: str) -> None:
         """Content."""
-        self._segments[-1] += text
+        run = self._blank + text
+        written = run.rstrip()
+        self._blank = run[len(written) :]
+        if written:
+            self.content.append(self._gap + written)
+            self._gap, self._segment_has_text = "", True
 
     def boundary(self) -> None:
         """A marker that is layout: whitespace alone between two of them is no content."""
-        self._segments.append("")
+        if self._segment_has_text:
+            self._gap = self._blank
+        self._blank, self._segment_has_text, self._bounded = "", False, True
 
-    def call(self, call_id: str, name: str, arguments: str) -> None:
-        """An executable call; ``arguments`` is the JSON text of an object."""
+    def call(self, call_id: str, name: str, arguments: str, start: int, stop: int) -> None:
+        """An executable call.
+
+        Args:
+            arguments: the JSON text of an object.
+            start, stop: where it stands in the text that is being scanned.
+        """
         function = {"name": name, "arguments": arguments}
         self.calls.append({"id": call_id, "type": "function", "function": function})
+        self._spans.append((self.offset + start, self.offset + stop))
         self.boundary()
 
     def repaired(self, text: str, detail: str) -> None:
@@ -79,16 +111,25 @@ class MessageBuilder:
         self.problems.append(Problem("incomplete", text, detail))
 
     def finish(self) -> Parsed:
-        if len(self._segments) == 1:
-            content = self._segments[0]
-        else:
-            content = "".join(s for s in self._segments if s.strip()).rstrip()
-        message: dict[str, Any] = {"role": "assistant", "content": content}
+        """Nothing follows. Trailing whitespace is content only in a text without any marker."""
+        if not self._bounded and self._blank:
+            self.content.append(self._blank)
+            self._blank = ""
+        message: dict[str, Any] = {"role": "assistant", "content": "".join(self.content)}
         if self.reasoning is not None:
             message["reasoning_content"] = self.reasoning
         if self.calls:
             message["tool_calls"] = self.calls
-        return Parsed(message, tuple(self.problems))
+        return Parsed(message, tuple(self.problems), tuple(self._spans))
+
+
+def open_suffix(text: str, markers: Sequence[str]) -> int:
+    """Length of the longest end of ``text`` with which a marker may be starting; 0 for none."""
+    longest = max(map(len, markers), default=1) - 1
+    for size in range(min(longest, len(text)), 0, -1):
+        if any(marker.startswith(text[-size:]) and len(marker) > size for marker in markers):
+            return size
+    return 0
 
 
 class Malformed(ValueError):

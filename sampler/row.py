@@ -1,0 +1,133 @@
+"""One request on its way through the decoding loop."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from grammar.matcher import MatcherBatch
+from kernels.masked_sample import Status
+from sampler.params import Completion, Request
+from sampler.trace import Trace
+
+
+class Row:
+    """What a request has been given so far.
+
+    Attributes:
+        position: tokens drawn or forced, the stop token included; the noise depends on it.
+        unread: tokens that the model has not been fed yet.
+        finish_reason: None while it runs.
+    """
+
+    def __init__(self, request: Request, stops: frozenset[int], tokenizer: Any, trace: bool):
+        self.request, self.stops, self.tokenizer = request, stops, tokenizer
+        self.token_ids: list[int] = []
+        self.unread: list[int] = []
+        self.logprobs: list[float] = []
+        self.top_logprobs: list[dict[int, float]] = []
+        self.position = self.forced = 0
+        self.finish_reason: str | None = None
+        self.stop: int | str | None = None
+        self.error: str | None = None
+        self.text: str | None = None
+        self.trace = Trace() if trace else None
+        self.began: float | None = None
+
+    @property
+    def history(self) -> tuple[int, ...]:
+        """All tokens that the model must have read before the next one: prompt and completion."""
+        return (*self.request.prompt, *self.token_ids)
+
+    def join(self, i: int, matchers: MatcherBatch) -> None:
+        """The row has a place in the batch, and the model has read its history."""
+        self.unread = []
+        if self.began is None:
+            self.began = time.perf_counter()
+        for token in self.token_ids:
+            matchers.accept(i, token)
+
+    @property
+    def budget(self) -> int:
+        """Tokens that may still come."""
+        return self.request.params.max_tokens - self.position
+
+    def read(self, width: int) -> list[int]:
+        """Take up to `width` unread tokens, for the model."""
+        now, self.unread = self.unread[:width], self.unread[width:]
+        return now
+
+    def take(self, token: int, logprob: float, status: int, i: int, matchers: MatcherBatch) -> None:
+        """Take the token drawn for this row, row `i` of the matchers; it may end it."""
+        if status == Status.EMPTY and self.request.grammar is not None:
+            self.fail(self._dead_end())
+        elif status != Status.OK:
+            self.fail(f"no token to draw: {Status(status).name}")
+        elif not matchers.accept(i, token):
+            self.fail(f"the grammar refused token {token}, which its mask allowed")
+        else:
+            self._append(token, logprob)
+
+    def take_forced(self, token: int, i: int, matchers: MatcherBatch) -> None:
+        """Take the one token that is allowed: its probability is 1."""
+        self.forced += 1
+        self.take(token, 0.0, Status.OK, i, matchers)
+
+    def _append(self, token: int, logprob: float) -> None:
+        self.position += 1
+        if token in self.stops:
+            self._end("stop", stop=token)
+            return
+        self.token_ids.append(token)
+        self.unread.append(token)
+        self.logprobs.append(logprob)
+        if self.request.params.stop and self._reached_stop_text():
+            return
+        if self.budget <= 0:
+            self._end("length")
+
+    def fail(self, error: str) -> None:
+        """End with an error."""
+        self._end("error", error=error)
+
+    def _end(self, reason: str, *, stop: int | str | None = None, error: str | None = None) -> None:
+        self.finish_reason, self.stop, self.error = reason, stop, error
+
+    def _dead_end(self) -> str:
+        return (
+            "the grammar dead-ends: it allows no token with a finite logit after"
+            f" {self._decode()[-80:]!r} (token ids {self.token_ids[-24:]}, of {self.position}); a"
+            " sound grammar cannot, so please report it with the grammar"
+        )
+
+    def _reached_stop_text(self) -> bool:
+        text = self._decode()
+        found = [(text.find(stop), stop) for stop in self.request.params.stop if stop in text]
+        if found:
+            at, stop = min(found)
+            self.text = text[:at]
+            self._end("stop", stop=stop)
+        return bool(found)
+
+    def _decode(self) -> str:
+        return self.tokenizer.decode(
+            self.token_ids, skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
+
+    def completion(self) -> Completion:
+        traced = self.trace.result() if self.trace else {}
+        return Completion(
+            key=self.request.key,
+            token_ids=tuple(self.token_ids),
+            text=self._decode() if self.text is None else self.text,
+            finish_reason=self.finish_reason,
+            prompt_tokens=len(self.request.prompt),
+            steps=self.position,
+            forced=self.forced,
+            seconds=time.perf_counter() - self.began if self.began else 0.0,
+            stop=self.stop,
+            logprobs=tuple(self.logprobs),
+            top_logprobs=tuple(self.top_logprobs[: len(self.token_ids)]),
+            error=self.error,
+            **traced,
+        )

@@ -1,0 +1,339 @@
+"""The running batch: rows that join and leave, forced runs, shared prefixes, kinds of head."""
+
+import pytest
+import torch
+from looping import complete, decoded, part_only_at_ties, requests_of
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from sampler.batch import CachedBatch
+from sampler.decoding import Decoder
+from sampler.forced import step_width
+from sampler.head import Head
+
+TINY = {
+    "vocab_size": 97,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 256,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+PLAIN = {
+    "llama": {},
+    "qwen2": {},
+    "qwen3": {},
+    "mistral": {"sliding_window": None},
+    "gemma2": {"final_logit_softcapping": 0.5, "sliding_window": 64},
+    "granite": {"logits_scaling": 8.0},
+    "cohere": {"logit_scale": 0.0625},
+    "phi": {},
+    "olmo2": {},
+}
+
+
+def tiny(kind, **extra):
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(kind, **{**TINY, **extra})
+    return AutoModelForCausalLM.from_config(config).eval()
+
+
+@pytest.mark.parametrize("kind", PLAIN)
+def test_a_plain_head_gives_the_models_own_logits(kind):
+    model = tiny(kind, **PLAIN[kind])
+    head = Head(model)
+    assert head.plain, head.note
+    ids = torch.tensor([[5, 6, 7], [8, 9, 10]])
+    with torch.inference_mode():
+        ours = head.logits(head.states(input_ids=ids))
+        theirs = model(input_ids=ids).logits[:, -1]
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_a_head_that_does_more_is_used_whole_and_named():
+    model = tiny("llama")
+    forward = model.forward
+    model.forward = lambda **arguments: _shifted(forward(**arguments))
+    head = Head(model)
+    assert not head.plain
+    assert "LlamaForCausalLM is computed whole" in head.note
+    assert "off by" in head.note
+    with torch.inference_mode():
+        ids = torch.tensor([[5, 6]])
+        ours, own = head.logits(head.states(input_ids=ids)), model(input_ids=ids).logits[:, -1]
+        torch.testing.assert_close(ours, own)
+
+
+def _shifted(output):
+    output.logits = output.logits + torch.arange(output.logits.shape[-1])
+    return output
+
+
+def test_a_quantised_head_is_named():
+    class Quantised(torch.nn.Linear):
+        pass
+
+    model = tiny("llama", tie_word_embeddings=False)
+    model.lm_head = Quantised(32, 97, bias=False)
+    assert "it is a Quantised, not a plain linear layer" in Head(model).note
+
+
+def run_alone(model, prompt, chunks):
+    """Logits after the prompt and after each chunk, of one sequence computed at once."""
+    ids = [*prompt, *(token for chunk in chunks for token in chunk)]
+    with torch.inference_mode():
+        logits = model(input_ids=torch.tensor([ids])).logits[0]
+    ends = [len(prompt)]
+    for chunk in chunks:
+        ends.append(ends[-1] + len(chunk))
+    return [logits[end - 1] for end in ends]
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3", "gemma2"])
+def test_rows_are_what_they_would_be_alone(kind):
+    model = tiny(kind, **PLAIN[kind])
+    head = Head(model)
+    batch = CachedBatch(head, 0)
+    generator = torch.Generator().manual_seed(1)
+
+    def tokens(n):
+        return torch.randint(3, 97, (n,), generator=generator).tolist()
+
+    histories, prompts, expect = [], [], []
+
+    def check(states):
+        with torch.inference_mode():
+            got = head.logits(states)
+        for row, (prompt, chunks) in enumerate(zip(prompts, histories, strict=True)):
+            torch.testing.assert_close(
+                got[row], run_alone(model, prompt, chunks)[-1], rtol=1e-4, atol=1e-5
+            )
+        expect.append(len(prompts))
+
+    def add(sizes):
+        new = [tokens(n) for n in sizes]
+        states = batch.add(new)
+        prompts.extend(new)
+        histories.extend([] for _ in new)
+        return states
+
+    def step(sizes):
+        chunks = [tokens(n) for n in sizes]
+        for history, chunk in zip(histories, chunks, strict=True):
+            history.append(chunk)
+        return batch.step(chunks)
+
+    def keep(rows):
+        batch.keep(rows)
+        prompts[:] = [prompts[row] for row in rows]
+        histories[:] = [histories[row] for row in rows]
+
+    with torch.inference_mode():
+        check(add([3, 9, 5]))
+        check(step([1, 1, 1]))
+        if batch.can_join:
+            check(step([4, 1, 2]))
+            old = step([1, 3, 1])
+            check(torch.cat([old, add([12, 2])]))
+            check(step([1, 1, 2, 1, 5]))
+            keep([3, 0])
+            check(step([1, 2]))
+            old = step([1, 1])
+            check(torch.cat([old, add([1])]))
+        else:
+            assert kind == "gemma2"
+            with pytest.raises(RuntimeError, match="rows cannot join"):
+                batch.add([[5]])
+        keep([])
+        check(add([4, 4]))
+    assert len(expect) >= 3
+
+
+def test_a_shared_beginning_is_computed_once():
+    model = tiny("llama")
+    head = Head(model)
+    batch = CachedBatch(head, 0)
+    beginning = [3 + i % 90 for i in range(100)]
+    prompts = [[*beginning, *range(10, 10 + n)] for n in (1, 5, 3)]
+
+    def check(states, prompts):
+        with torch.inference_mode():
+            got = head.logits(states)
+        for row, prompt in enumerate(prompts):
+            torch.testing.assert_close(
+                got[row], run_alone(model, prompt, [])[-1], rtol=1e-4, atol=1e-5
+            )
+
+    with torch.inference_mode():
+        check(batch.add(prompts), prompts)
+        assert (batch.prompt_tokens, batch.shared_tokens) == (100 + 9, 200)
+        batch.step([[7], [7], [7]])
+        # A later one finds it stored, with or without others around it.
+        check(batch.add([[*beginning, 50, 51]]), [[*beginning, 50, 51]])
+        assert (batch.prompt_tokens, batch.shared_tokens) == (109 + 2, 300)
+        batch.keep([])
+        check(batch.add([prompts[1]]), [prompts[1]])
+        assert batch.shared_tokens > 300
+
+
+def test_nothing_is_shared_when_told_not_to():
+    model = tiny("llama")
+    batch = CachedBatch(Head(model), 0, share_prefixes=False)
+    with torch.inference_mode():
+        batch.add([[*range(3, 90), 5], [*range(3, 90), 6]])
+    assert (batch.prompt_tokens, batch.shared_tokens) == (176, 0)
+
+
+def test_forced_runs_change_no_token(loaded, chats, dialogues):
+    requests = requests_of(chats["constrained"], dialogues)
+    requests += requests_of(chats["free"], dialogues[:4])
+    requests = [type(r)(r.prompt, r.params, r.grammar, n) for n, r in enumerate(requests)]
+    traced = complete(loaded, requests, trace=True)
+    with_runs, decoder = decoded(loaded, requests, batch_size=9)
+    without, plain = decoded(loaded, requests, batch_size=9, forced_runs=False)
+    assert part_only_at_ties(with_runs, traced) + part_only_at_ties(without, traced) <= 3
+    assert decoder.counts.forced > 0.1 * decoder.counts.sampled
+    assert decoder.counts.forced == sum(c.forced for c in with_runs.values())
+    assert plain.counts.forced == 0
+    assert decoder.batch.forwards < plain.batch.forwards
+    for completion in with_runs.values():
+        assert len(completion.logprobs) == len(completion.token_ids)
+        assert completion.steps <= 200
+
+
+def test_forced_tokens_respect_the_budget_and_stop_texts(loaded, chats, dialogues):
+    for limit in (1, 2, 3, 5):
+        requests = requests_of(chats["constrained"], dialogues[:6], max_tokens=limit)
+        for completion in decoded(loaded, requests)[0].values():
+            assert completion.steps <= limit
+    requests = requests_of(chats["constrained"], dialogues, stop=('"name"',))
+    stopped = [c for c in decoded(loaded, requests)[0].values() if c.stop == '"name"']
+    assert stopped
+    assert all('"name"' not in c.text for c in stopped)
+
+
+def test_requests_join_a_running_batch(loaded, chats, dialogues):
+    requests = requests_of(chats["constrained"], dialogues)
+    traced = complete(loaded, requests, trace=True, batch_size=len(requests))
+    decoder = Decoder(
+        loaded.model,
+        tokenizer=loaded.tokenizer,
+        stop_token_ids=loaded.stop_token_ids,
+        batch_size=5,
+    )
+    waiting, done = list(requests), {}
+    while waiting or decoder.busy:
+        if waiting:
+            decoder.submit(waiting.pop(0))
+        done.update((c.key, c) for c in decoder.step())
+    assert part_only_at_ties(done, traced) <= 2
+
+
+def out_of_memory_beyond(monkeypatch, rows):
+    """The model's body runs out of memory with more rows than that, half way through its layers."""
+    forward = Head.states
+
+    def states(self, *, input_ids, **arguments):
+        output = forward(self, input_ids=input_ids, **arguments)
+        if len(input_ids) > rows:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 MiB.\nSee ...")
+        return output
+
+    monkeypatch.setattr(Head, "states", states)
+
+
+def test_out_of_memory_means_fewer_rows_and_nothing_lost(loaded, chats, dialogues, monkeypatch):
+    requests = requests_of(chats["constrained"], dialogues[:12])
+    traced = complete(loaded, requests, trace=True)
+    out_of_memory_beyond(monkeypatch, 3)
+    with pytest.warns(UserWarning, match=r"out of memory with 12 rows; going on with 6 \(CUDA"):
+        done, decoder = decoded(loaded, requests, batch_size=12)
+    assert decoder.batch_size == 3
+    assert set(done) == set(traced)
+    assert part_only_at_ties(done, traced) <= 2
+
+
+def test_memory_that_runs_out_in_the_middle_loses_nothing(loaded, chats, dialogues, monkeypatch):
+    requests = requests_of(chats["constrained"], dialogues[:6])
+    traced = complete(loaded, requests, trace=True)
+    step, calls = CachedBatch.step, []
+
+    def failing(self, tokens):
+        calls.append(len(tokens))
+        if len(calls) in (9, 20):
+            step(self, tokens)
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried ...")
+        return step(self, tokens)
+
+    monkeypatch.setattr(CachedBatch, "step", failing)
+    with pytest.warns(UserWarning, match="out of memory with 6 rows; going on with 3"):
+        done, _ = decoded(loaded, requests, batch_size=6)
+    assert part_only_at_ties(done, traced) <= 2
+
+
+def test_a_row_that_does_not_fit_alone_ends_alone(loaded, chats, dialogues, monkeypatch):
+    out_of_memory_beyond(monkeypatch, 0)
+    with pytest.warns(UserWarning, match="out of memory"):
+        done, _ = decoded(loaded, requests_of(chats["free"], dialogues[:2]), batch_size=2)
+    for completion in done.values():
+        assert completion.finish_reason == "error"
+        assert "out of memory with one row of" in completion.error
+
+
+def test_other_errors_are_not_taken_for_memory(loaded, chats, dialogues, monkeypatch):
+    def broken(*_, **__):
+        raise RuntimeError("shapes do not match")
+
+    monkeypatch.setattr(Head, "states", broken)
+    with pytest.raises(RuntimeError, match="shapes do not match"):
+        decoded(loaded, requests_of(chats["free"], dialogues[:2]))
+
+
+def test_top_logprobs_are_the_models_own(loaded, chats, dialogues):
+    requests = requests_of(
+        chats["constrained"], dialogues[:4], top_logprobs=3, temperature=2.0, max_tokens=40
+    )
+    plain = requests_of(chats["constrained"], dialogues[:4], temperature=2.0, max_tokens=40)
+    traced = complete(loaded, plain, trace=True)
+    done, decoder = decoded(loaded, requests)
+    assert decoder.counts.forced == 0
+    assert part_only_at_ties(done, traced) <= 1
+    outside = 0
+    for request in requests:
+        completion = done[request.key]
+        ids = torch.tensor([[*request.prompt, *completion.token_ids]])
+        with torch.inference_mode():
+            logits = loaded.model(input_ids=ids).logits[0, len(request.prompt) - 1 : -1]
+        expected = logits.double().log_softmax(-1)
+        assert len(completion.top_logprobs) == len(completion.token_ids) > 0
+        for row, top, token in zip(
+            expected, completion.top_logprobs, completion.token_ids, strict=True
+        ):
+            assert token in top
+            outside += len(top) == 4
+            assert list(top)[:3] == row.topk(3).indices.tolist()
+            for i, logprob in top.items():
+                assert logprob == pytest.approx(float(row[i]), abs=1e-3)
+    assert outside
+
+
+@pytest.mark.parametrize(
+    ("unread", "width"),
+    [
+        ([1, 1, 1], 1),
+        ([12] * 8, 12),  # all rows begin alike: one forward
+        ([4, 1, 1, 1, 1, 1, 1, 1], 1),  # one row's run is not worth padding the other seven
+        ([6], 6),
+        ([9, 9, 9, 1], 9),
+    ],
+)
+def test_the_width_of_a_step(unread, width):
+    assert step_width(unread, device="cpu", can_pad=True) == width
+
+
+def test_the_width_where_rows_cannot_stand_still():
+    assert step_width([12, 3, 5], device="cpu", can_pad=False) == 3
