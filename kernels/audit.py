@@ -36,6 +36,7 @@ _SIGNATURE = {
     "position": "*i32",
     "stream": "*i32",
     "peaks_ptr": "*fp32",
+    "strips_ptr": "*fp32",
     "masses_ptr": "*i64",
     "list_z_ptr": "*fp32",
     "list_ids_ptr": "*i32",

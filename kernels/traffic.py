@@ -4,20 +4,26 @@ Runs the kernels under Triton's interpreter and counts the distinct 32-byte sect
 program reads, and those it writes: what a program asks for again is taken to be in cache. The floor
 is the mask of a masked row and every sector of logits that holds an allowed token; ratios are over
 the floor plus 512 bytes a row. Beside it stands xgrammar's Triton bitmask kernel followed by a
-plain tiled top-p sampler. No GPU is needed. Exit status 1 if a ratio is over its target.
+plain tiled top-p sampler. Masks are random, or recorded along a tool call by
+``python -m grammar.record_masks`` for the default vocabulary sizes. No GPU is needed. Exit status 1
+if a ratio is over its target.
 """
 
 import argparse
 import os
 import sys
+from itertools import product
+from multiprocessing import get_context
 
 SECTOR_BYTES = 32
 ROW_BYTES = 512
 VOCAB_SIZES = (32_000, 128_256, 151_936, 262_144)
 DTYPES = ("float32", "float16", "bfloat16")
-CUTS = {"top_p": {"top_p": 0.95}, "top_k_top_p": {"top_k": 50, "top_p": 0.9}}
+CUTS = ("top_p", "top_k_top_p")
 SHAPES = ("peaked", "flat")
-MASKS = ("free", "1", "30", "3000", "half")
+RANDOM_MASKS = ("free", "1", "30", "3000", "half")
+PLACES = ("name", "key", "string", "integer", "number", "enum", "between")
+CALL_MASKS = tuple(f"call-{place}" for place in PLACES)
 COLUMNS = (
     "vocab_size dtype shape mask cut bytes floor ratio target baseline_bytes baseline_ratio "
     "baseline_target passes"
@@ -75,110 +81,74 @@ class Meter:
             sectors.clear()
 
 
-def workload(vocab_size: int, dtype: str, shape: str, mask: str):
-    """One row of logits [1, V] and its mask, int32 [1, words], or None."""
-    import numpy as np
+def measure(vocab_size: int, dtype: str, mask: str, shapes=SHAPES, cuts=CUTS) -> list[dict]:
+    """Rows of the table, dicts of COLUMNS, of one mask."""
+    from kernels import traffic_workloads as workloads
+
+    floor, moved_by_baseline = _floor_and_baseline(vocab_size, dtype, mask)
+    rows = []
+    for shape in shapes:
+        for cut in cuts:
+            logits, bitmask = workloads.workload(vocab_size, dtype, shape, mask)
+            moved = _our_bytes(logits, bitmask, workloads.CUTS[cut])
+            ratio, against = moved / (floor + ROW_BYTES), moved_by_baseline / moved
+            wanted = workloads.target(vocab_size, shape, mask, cut)
+            least = workloads.baseline_target(vocab_size, bitmask)
+            rows.append(
+                {
+                    "vocab_size": vocab_size,
+                    "dtype": dtype,
+                    "shape": shape,
+                    "mask": mask,
+                    "cut": cut,
+                    "bytes": moved,
+                    "floor": floor,
+                    "ratio": round(ratio, 3),
+                    "target": wanted,
+                    "baseline_bytes": moved_by_baseline,
+                    "baseline_ratio": round(against, 2),
+                    "baseline_target": least or "",
+                    "passes": ratio <= wanted and against >= least,
+                }
+            )
+    return rows
+
+
+def _our_bytes(logits, bitmask, cut: dict) -> int:
     import torch
 
-    from kernels import bitmask as masks
-
-    rng = np.random.default_rng(vocab_size)
-    peaked = -2.5 * np.log(rng.permutation(vocab_size) + 1.0)
-    values = peaked if shape == "peaked" else rng.standard_normal(vocab_size)
-    padded = torch.empty(vocab_size + SECTOR_BYTES, dtype=getattr(torch, dtype))
-    logits = _aligned(padded, vocab_size)[None]
-    logits[0] = torch.from_numpy(values)
-    if mask == "free":
-        return logits, None
-    count = vocab_size // 2 if mask == "half" else int(mask)
-    allowed = np.zeros((1, vocab_size), bool)
-    allowed[0, rng.choice(vocab_size, count, replace=False)] = True
-    packed = masks.pack(torch.from_numpy(allowed))
-    bitmask = _aligned(torch.empty(packed.shape[1] + SECTOR_BYTES, dtype=torch.int32),
-                       packed.shape[1])[None]  # fmt: skip
-    bitmask.copy_(packed)
-    return logits, bitmask
-
-
-def _aligned(buffer, size: int):
-    # An allocation on a device starts a sector; one on the CPU need not.
-    skip = -buffer.data_ptr() % SECTOR_BYTES // buffer.element_size()
-    return buffer[skip : skip + size]
-
-
-def floor_bytes(logits, bitmask) -> int:
-    """Bytes of the mask, and of the sectors of logits that hold an allowed token."""
-    from kernels import bitmask as masks
-
-    vocab_size, size = logits.shape[1], logits.element_size()
-    if bitmask is None:
-        return -(-vocab_size * size // SECTOR_BYTES) * SECTOR_BYTES
-    ids = masks.allowed_ids(bitmask[0], vocab_size)
-    sectors = (ids * size // SECTOR_BYTES).unique().numel()
-    return masks.words_for(vocab_size) * 4 + sectors * SECTOR_BYTES
-
-
-def target(vocab_size: int, shape: str, mask: str, cut: str) -> float:
-    """The greatest ratio to the floor that is good enough."""
-    if shape == "flat":
-        return 2.3
-    if vocab_size < 128_000:
-        return 1.6
-    if cut == "top_k_top_p":
-        return 1.5
-    return 1.15 if mask == "free" else 1.4
-
-
-def baseline_target(vocab_size: int, mask: str) -> float:
-    """How many times the bytes the baseline should move, at least; 0 is no target."""
-    if vocab_size < 128_000:
-        return 0.0
-    return {"1": 20.0, "30": 20.0, "3000": 5.0}.get(mask, 0.0)
-
-
-def measure(vocab_size: int, dtype: str, shape: str, mask: str, cut: str) -> dict:
-    """One row of the table: a dict of COLUMNS."""
-    import torch
-
-    from kernels import traffic_baseline
     from kernels.interpreter import host_noise, patched_once
     from kernels.masked_sample import Sample, masked_sample, triton_rows
     from kernels.masked_sample.workspace import workspace_words
+    from kernels.traffic_workloads import aligned
 
-    logits, bitmask = workload(vocab_size, dtype, shape, mask)
-    words = workspace_words(1, vocab_size)
-    workspace = _aligned(torch.empty(words + SECTOR_BYTES, dtype=torch.int64), words)
+    words = workspace_words(1, logits.shape[1])
+    workspace = aligned(torch.empty(words + SECTOR_BYTES, dtype=torch.int64), words)
     out = Sample(torch.empty(1, dtype=torch.int64), torch.empty(1), torch.empty(1).to(torch.int8))
     noise, triton_rows.gumbel_noise = triton_rows.gumbel_noise, host_noise
     try:
-        with patched_once(), Meter() as ours:
+        with patched_once(), Meter() as meter:
             masked_sample(
                 logits, bitmask, seed=1, position=0, out=out, workspace=workspace,
-                impl="triton", **CUTS[cut],
+                impl="triton", **cut,
             )  # fmt: skip
     finally:
         triton_rows.gumbel_noise = noise
-    with patched_once(), Meter() as baseline:
-        traffic_baseline.sample(logits, bitmask, CUTS[cut]["top_p"])
-    floor = floor_bytes(*workload(vocab_size, dtype, shape, mask))
-    ratio = ours.bytes / (floor + ROW_BYTES)
-    against = baseline.bytes / ours.bytes
-    wanted, least = target(vocab_size, shape, mask, cut), baseline_target(vocab_size, mask)
-    return {
-        "vocab_size": vocab_size,
-        "dtype": dtype,
-        "shape": shape,
-        "mask": mask,
-        "cut": cut,
-        "bytes": ours.bytes,
-        "floor": floor,
-        "ratio": round(ratio, 3),
-        "target": wanted,
-        "baseline_bytes": baseline.bytes,
-        "baseline_ratio": round(against, 2),
-        "baseline_target": least or "",
-        "passes": ratio <= wanted and against >= least,
-    }
+    return meter.bytes
+
+
+def _floor_and_baseline(vocab_size: int, dtype: str, mask: str) -> tuple[int, int]:
+    """The floor, and the baseline's bytes, which depend on neither the logits nor the cut."""
+    from kernels import traffic_baseline
+    from kernels.interpreter import patched_once
+    from kernels.traffic_workloads import floor_bytes, workload
+
+    logits, bitmask = workload(vocab_size, dtype, "flat", mask)
+    floor = floor_bytes(logits, bitmask)
+    with patched_once(), Meter() as meter:
+        # Every round reads the same sectors.
+        traffic_baseline.sample(logits, bitmask, 0.95, rounds=1)
+    return floor, meter.bytes
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -193,24 +163,56 @@ def main(arguments: list[str] | None = None) -> int:
     except ImportError as error:
         print(f"kernels.traffic needs triton and xgrammar: {error}", file=sys.stderr)
         return 2
-    import numpy as np
+    work = _work(options)
+    if not work:
+        print(
+            "nothing to count: masks of a tool call go with --shape peaked and --vocab-size "
+            + " ".join(map(str, VOCAB_SIZES)),
+            file=sys.stderr,
+        )
+        return 2
+    from concurrent.futures import ProcessPoolExecutor
 
     from kernels.records import print_table, stamp, write_csv
 
-    np.seterr(all="ignore")
     rows = []
-    for vocab_size in options.vocab_size:
-        for dtype in options.dtype:
-            for shape in options.shape:
-                for mask in options.mask:
-                    for cut in options.cut:
-                        rows.append(measure(vocab_size, dtype, shape, mask, cut))
-                        print(*rows[-1].values(), file=sys.stderr)
+    with ProcessPoolExecutor(options.jobs, get_context("spawn"), _start_worker) as pool:
+        for part in pool.map(_measure, work):
+            rows += part
+            for row in part:
+                print(*row.values(), file=sys.stderr)
     print_table(rows, COLUMNS)
     if options.output:
         command = " ".join(["python -m kernels.traffic", *(arguments or sys.argv[1:])])
         write_csv(options.output, rows, stamp(command))
     return int(not all(row["passes"] for row in rows))
+
+
+def _work(options) -> list[tuple]:
+    """Arguments of `measure`. Recorded masks are of some sizes, and go with peaked logits alone."""
+    from kernels.traffic_workloads import recorded
+
+    work = []
+    for vocab_size, dtype, mask in product(options.vocab_size, options.dtype, options.mask):
+        shapes = options.shape
+        if mask in CALL_MASKS:
+            known = f"{vocab_size}/{mask.removeprefix('call-')}" in recorded()
+            shapes = [shape for shape in shapes if shape == "peaked" and known]
+        if shapes:
+            work.append((vocab_size, dtype, mask, shapes, options.cut))
+    return work
+
+
+def _measure(arguments: tuple) -> list[dict]:
+    return measure(*arguments)
+
+
+def _start_worker() -> None:
+    import numpy as np
+    import torch
+
+    np.seterr(all="ignore")
+    torch.set_num_threads(1)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -220,8 +222,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--vocab-size", nargs="+", type=int, default=list(VOCAB_SIZES), metavar="V")
     add("--dtype", nargs="+", choices=DTYPES, default=list(DTYPES))
     add("--shape", nargs="+", choices=SHAPES, default=list(SHAPES))
-    add("--mask", nargs="+", choices=MASKS, default=list(MASKS), help="allowed tokens, random")
+    known = RANDOM_MASKS + CALL_MASKS
+    add("--mask", nargs="+", choices=known, default=list(known),
+        help="number of random tokens allowed, or a place in a tool call")  # fmt: skip
     add("--cut", nargs="+", choices=CUTS, default=list(CUTS))
+    add("--jobs", type=int, default=os.cpu_count(), help="processes; default: one a core")
     return parser
 
 

@@ -68,7 +68,9 @@ def _top_p_kernel(
     tl.store(token_ptr + row, token)
 
 
-def sample(logits: torch.Tensor, bitmask: torch.Tensor | None, top_p: float) -> torch.Tensor:
+def sample(
+    logits: torch.Tensor, bitmask: torch.Tensor | None, top_p: float, rounds: int = ROUNDS
+) -> torch.Tensor:
     """xgrammar's bitmask kernel, in place on logits [B, V], then the two kernels; int32 [B]."""
     from xgrammar.kernels.apply_token_bitmask_inplace_triton import (
         apply_token_bitmask_inplace_kernel,
@@ -83,5 +85,5 @@ def sample(logits: torch.Tensor, bitmask: torch.Tensor | None, top_p: float) -> 
     probabilities = torch.empty(rows, vocab_size, dtype=torch.float32, device=logits.device)
     token = torch.empty(rows, dtype=torch.int32, device=logits.device)
     _softmax_kernel[(rows,)](logits, probabilities, logits.stride(0), vocab_size, BLOCK)
-    _top_p_kernel[(rows,)](probabilities, token, top_p, 7, vocab_size, BLOCK, ROUNDS)
+    _top_p_kernel[(rows,)](probabilities, token, top_p, 7, vocab_size, BLOCK, rounds)
     return token

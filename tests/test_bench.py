@@ -1,12 +1,11 @@
 import csv
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
 
+from kernels import bitmask as masks
 from kernels.bench import __main__ as bench
+from kernels.masked_sample import masked_sample
 
 
 def test_the_torch_path_is_timed_beside_the_usual_pipeline(tmp_path, capsys):
@@ -32,29 +31,32 @@ def test_a_missing_gpu_is_a_sentence_and_exit_two(capsys):
     assert "needs a CUDA or ROCm device" in capsys.readouterr().err
 
 
-TRAFFIC = """
-import sys
-from kernels import traffic
-sys.exit(traffic.main(sys.argv[1:]))
-"""
+def test_wrong_tokens_are_not_timed():
+    from kernels.bench.workloads import workload
+
+    work = workload("peaked", "300", 6, 2000, torch.float32, "cpu")
+    good = masked_sample(work.logits, work.bitmask, top_p=0.95, seed=0, position=work.position)
+    bench._check(work, "masked_sample", good.token)
+    forbidden = masks.unpack(~work.bitmask, 2000).int().argmax(1)
+    for token in (forbidden, good.token - 2000, good.token + 2000):
+        with pytest.raises(RuntimeError, match="pipeline drew what is not allowed on peaked 300"):
+            bench._check(work, "pipeline", token)
+    # Legal, but not the draw of this seed and position.
+    other = masks.unpack(work.bitmask, 2000).int().argmax(1)
+    bench._check(work, "pipeline", other)
+    with pytest.raises(RuntimeError, match=r"masked_sample drew .* the reference"):
+        bench._check(work, "masked_sample", other)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="triton is published for Linux")
-def test_traffic_is_near_the_floor_and_far_below_the_pipeline(tmp_path):
-    path = tmp_path / "traffic.csv"
-    options = "--vocab-size 128256 --dtype bfloat16 --shape peaked --mask 30 --cut top_p"
-    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    done = subprocess.run(
-        [sys.executable, "-c", TRAFFIC, *options.split(), "--output", str(path)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    with path.open() as file:
-        (row,) = csv.DictReader(file)
-    # 128,256 mask bits are 16,032 bytes; 30 tokens lie in at most 30 sectors.
-    assert 16_032 + 29 * 32 <= int(row["floor"]) <= 16_032 + 30 * 32
-    assert int(row["floor"]) <= int(row["bytes"]) <= 1.4 * (int(row["floor"]) + 512)
-    assert float(row["baseline_ratio"]) >= 20
+def test_a_baseline_that_fails_is_left_out_and_named(monkeypatch, capsys):
+    from kernels.bench import providers
+    from kernels.bench.workloads import workload
+
+    def broken(work):
+        raise OSError("no compiler")
+
+    monkeypatch.setitem(providers.PROVIDERS, "flashinfer", broken)
+    work = workload("flat", "free", 2, 500, torch.float32, "cpu")
+    rows = bench._time_all(work, "cpu", 1, 0.0)
+    assert [row["provider"] for row in rows] == ["masked_sample", "pipeline"]
+    assert "flashinfer is left out: no compiler" in capsys.readouterr().err

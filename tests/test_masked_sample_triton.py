@@ -370,7 +370,7 @@ def test_one_allowed_token_has_log_probability_zero(draw):
 @interpreted
 def test_a_wrong_workspace_or_output_is_refused(draw):
     logits = torch.zeros(2, 50)
-    with pytest.raises(ValueError, match=r"workspace must be contiguous with at least 152"):
+    with pytest.raises(ValueError, match=r"workspace must be contiguous with at least 216"):
         draw(logits, workspace=torch.zeros(3, dtype=torch.int64))
     with pytest.raises(TypeError, match="workspace must be an int64 tensor"):
         draw(logits, workspace=torch.zeros(300))

@@ -37,6 +37,28 @@ def ours(work: Workload) -> Step:
     return step
 
 
+def ours_captured(work: Workload) -> Step | None:
+    """The same call, replayed from a CUDA graph: what is left without its work on the host."""
+    if work.logits.device.type == "cpu":
+        return None
+    step = ours(work)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        # Before the capture, as compiling and loading kernels cannot be part of it.
+        token = step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+
+    def replay():
+        graph.replay()
+        return token
+
+    return replay
+
+
 def pipeline(work: Workload) -> Step:
     """The usual steps in torch: mask, softmax, sort, cumulative sum, multinomial."""
     forbidden = None
@@ -61,36 +83,49 @@ def compiled_pipeline(work: Workload) -> Step | None:
 
 
 def xgrammar_pipeline(work: Workload) -> Step | None:
-    """xgrammar's bitmask kernel on a copy of the logits, then the usual steps."""
+    """xgrammar's bitmask kernel on the logits, in place, then the usual steps."""
     if work.bitmask is None or work.logits.device.type == "cpu" or not util.find_spec("xgrammar"):
         return None
-    import xgrammar
+    mask = _xgrammar_mask(work)
+    return lambda: _usual(mask(), None, work.top_p)
 
-    logits = torch.empty_like(work.logits)
+
+def flashinfer(work: Workload) -> Step | None:
+    """FlashInfer's top-p sampler on softmax, after xgrammar's kernel where there is a mask."""
+    if work.logits.device.type == "cpu" or not util.find_spec("flashinfer"):
+        return None
+    # It takes probabilities in float32, and since 0.2.3 returns the tokens alone.
+    from flashinfer.sampling import top_p_sampling_from_probs
+
+    if work.bitmask is None:
+        mask = lambda: work.logits  # noqa: E731
+    elif util.find_spec("xgrammar"):
+        mask = _xgrammar_mask(work)
+    else:
+        return None
 
     def step():
-        logits.copy_(work.logits)
-        xgrammar.apply_token_bitmask_inplace(logits, work.bitmask)
-        return _usual(logits, None, work.top_p)
+        return top_p_sampling_from_probs(mask().softmax(-1, dtype=torch.float32), work.top_p)
 
     return step
 
 
-def flashinfer(work: Workload) -> Step | None:
-    """FlashInfer's top-p sampler on softmax; free rows only, as it takes no mask."""
-    if (
-        work.bitmask is not None
-        or work.logits.device.type == "cpu"
-        or not util.find_spec("flashinfer")
-    ):
-        return None
-    from flashinfer.sampling import top_p_sampling_from_probs
+def _xgrammar_mask(work: Workload) -> Step:
+    """Masks a copy of the logits, again and again: as much work as the first time."""
+    import xgrammar
 
-    return lambda: top_p_sampling_from_probs(work.logits.float().softmax(-1), work.top_p)
+    logits = work.logits.clone()
+
+    def mask():
+        xgrammar.apply_token_bitmask_inplace(logits, work.bitmask)
+        return logits
+
+    return mask
 
 
 PROVIDERS = {
     "masked_sample": ours,
+    "masked_sample captured": ours_captured,
     "pipeline": pipeline,
     "torch.compile": compiled_pipeline,
     "xgrammar": xgrammar_pipeline,
@@ -99,9 +134,8 @@ PROVIDERS = {
 
 
 def _usual(logits: torch.Tensor, forbidden: torch.Tensor | None, top_p: float) -> torch.Tensor:
-    logits = logits.float()
     if forbidden is not None:
         logits = logits.masked_fill(forbidden, -torch.inf)
-    share, order = logits.softmax(-1).sort(-1, descending=True)
+    share, order = logits.softmax(-1, dtype=torch.float32).sort(-1, descending=True)
     share = share.masked_fill(share.cumsum(-1) - share >= top_p, 0.0)
     return order.gather(-1, torch.multinomial(share, 1))[:, 0]

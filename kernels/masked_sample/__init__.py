@@ -16,7 +16,7 @@ The contract.
 
 * Draw. The token is the argmax above; equal scores go to the lowest id.
 * Greedy. A temperature under 1e-5 is argmax of the allowed logits, the lowest id on ties.
-* Mask. A forbidden logit is never read: it may be NaN, infinite, or not computed at all. Columns
+* Mask. A forbidden logit never counts: it may be NaN, infinite, or not computed at all. Columns
   from ``vocab_size`` on and spare bits of the last word are never allowed. The mask comes before
   the cuts. Rows that ``constrained`` leaves out are free.
 * Cuts. Order: min_p, top_k, top_p. The token that crosses p stays. Ties at a cut stay, all of them.
@@ -34,7 +34,7 @@ The contract.
   rounding of the mass. The torch path has none: it leaves such rows to the reference.
 
 Bytes moved on the CPU path: a mask row once; the allowed logits of a sparse row once; a dense or
-free row once into a float32 copy of it.
+free row, or one of a few short sparse ones, once into a float32 copy of it.
 """
 
 from kernels.masked_sample.api import masked_sample

@@ -13,6 +13,8 @@ BLOCK = 1 << 16
 """Elements in a block of several rows: 256 KiB of float32."""
 SPARSE_SHARE = 8
 """A row is sparse when at most one word of its mask in this many is live."""
+SMALL = 1 << 15
+"""Logits that cost about as much as one more block: with fewer, sparse rows join dense ones."""
 NEG_INF = np.float32(-np.inf)
 NEG_INF_BITS = np.int32(-0x800000)
 
@@ -42,7 +44,7 @@ def blocks(call: Call, parameters: Parameters) -> Iterator[Block]:
         words = call.bitmask[:, : masks.words_for(call.vocab_size)].numpy()
         live = np.count_nonzero(words != 0, axis=1)
         sparse = masked & (live * SPARSE_SHARE <= words.shape[1])
-        if sparse.any():
+        if np.count_nonzero(sparse) * call.vocab_size > SMALL or sparse.all():
             yield from _sparse_blocks(call, parameters, rows[sparse], live[sparse])
             rows = rows[~sparse]
     for chosen, z in dense_rows(call, parameters, rows):

@@ -1,8 +1,9 @@
 """The GPU path: the launches of one call. See `triton_tiles` and `triton_rows` for the algorithm.
 
 Bytes moved, of B rows: the mask once where it is used, every 32-byte sector of logits that holds an
-allowed token once, some 24 bytes a tile of 1,024 tokens for records, and once more the tiles that
-the draw needs: a handful when the row is peaked, all of them when it is flat.
+allowed token once, some 24 bytes a tile of 1,024 tokens for records and 32 more where something of
+it is allowed, and once more the strips of 128 tokens that the draw needs: a handful when the row is
+peaked, all of them when it is flat and has no top_k.
 
 Nothing here waits for the device, and nothing is allocated when ``out`` and ``workspace`` are
 given, so a call can be captured in a CUDA graph whose tensors are then changed in place. The grid
@@ -19,7 +20,7 @@ from kernels.masked_sample.call import TOP_P_LOWEST, Call, Sample, Stats
 from kernels.masked_sample.triton_rows import _row_kernel
 from kernels.masked_sample.triton_stats import _stats_kernel
 from kernels.masked_sample.triton_tiles import _tile_kernel
-from kernels.masked_sample.workspace import list_capacity, record_words, workspace_words
+from kernels.masked_sample.workspace import STRIPS, list_capacity, record_words, workspace_words
 
 SECTOR_BYTES = 32
 _PARAMETERS = ("temperature", "top_k", "top_p", "min_p", "seed", "position", "stream")
@@ -108,16 +109,17 @@ def _launch_masked_sample(
     space = workspace[: workspace_words(batch, call.vocab_size)].view(batch, -1)
     masses, floats = space[:, :tiles], space[:, tiles:].view(torch.float32)
     peaks, list_z = floats[:, :tiles], floats[:, tiles : tiles + config.capacity]
-    list_ids = floats[:, tiles + config.capacity :].view(torch.int32)
+    list_ids = floats[:, tiles + config.capacity :][:, : config.capacity].view(torch.int32)
+    strips = floats[:, -tiles * STRIPS :]
     records = (peaks.stride(0), masses.stride(0))
 
     programs = triton.cdiv(triton.cdiv(call.vocab_size, reference.TILE), config.program_tiles)
     _tile_kernel[(batch, programs)](
-        *inputs, parameters["temperature"], peaks, masses, *strides, *records, *sizes,
+        *inputs, parameters["temperature"], peaks, strips, masses, *strides, *records, *sizes,
         GROUP=config.group, PROGRAM_TILES=config.program_tiles, **config.options,
     )  # fmt: skip
     _row_kernel[(batch,)](
-        *inputs, *parameters.values(), peaks, masses, list_z, list_ids, *out[:3],
+        *inputs, *parameters.values(), peaks, strips, masses, list_z, list_ids, *out[:3],
         *strides, *records, *sizes,
         GROUP=config.group, TILES=config.row_tiles, CAPACITY=config.capacity, **config.row_options,
     )  # fmt: skip

@@ -1,12 +1,17 @@
 """The row pass: from the tiles' records, a few tiles and one token.
 
 What is kept is all that lies at or above some value. Values are compared as integer keys of the
-same order. The records alone give a key ``low`` under which nothing matters; only tiles that reach
-it are read. Up to CAPACITY tokens that reach it become a list, which then stays in registers;
-more are worked tile by tile. The k-th greatest is found by bisection. The best score of what is
-left wins if little enough mass lies above it; if not, nothing at or below it is kept, so the best
-of what is strictly greater, with the same noise, is next. The end of that chain is the argmax over
-the kept set.
+same order. The records alone give a key ``low`` under which nothing matters:
+
+* top_k: k peaks of strips reach it, and so do k tokens;
+* top_p: tokens that reach it weigh enough, since those of a tile weigh no less than its peaks that
+  do, and no less than its mass would be without all its tokens at the weight of ``low``.
+
+Only strips that reach ``low`` are read. Up to CAPACITY tokens that reach it become a list, which
+then stays in registers; more are worked tile by tile. The k-th greatest is found by bisection. The
+best score of what is left wins if little enough mass lies above it; if not, nothing at or below it
+is kept, so the best of what is strictly greater, with the same noise, is next. The end of that
+chain is the argmax over the kept set.
 """
 
 import triton
@@ -16,11 +21,13 @@ from kernels import gumbel
 from kernels.gumbel_triton import gumbel_noise
 from kernels.masked_sample.call import TOP_P_LOWEST, Status
 from kernels.masked_sample.triton_tiles import (
+    COUNT_SHIFT,
     LOG2_E,
     NAN,
     NEG_INF,
     ONE,
     POS_INF,
+    STRIPS,
     TILE,
     exponent,
     group_bits,
@@ -45,6 +52,8 @@ _KEY_NEG_INF = tl.constexpr(-2139095041)
 _GUARD = tl.constexpr(12)
 # Masses are right to about 2e-6; bounds from them keep this much away.
 _MARGIN = tl.constexpr(1e-4)
+# Keys by which a bound may be lower than it could be, 2^-8 of z, to be found in half the steps.
+_SLACK = tl.constexpr(1 << 15)
 
 
 @triton.jit(
@@ -71,6 +80,7 @@ def _row_kernel(
     position,
     stream,
     peaks_ptr,
+    strips_ptr,
     masses_ptr,
     list_z_ptr,
     list_ids_ptr,
@@ -96,6 +106,7 @@ def _row_kernel(
     if bitmask_ptr is not None:
         bitmask_ptr += row * bitmask_stride
     peaks_ptr += row * peaks_stride
+    strips_ptr += row * peaks_stride
     list_z_ptr += row * peaks_stride
     list_ids_ptr += row * peaks_stride
     index = tl.arange(0, TILES)
@@ -108,7 +119,9 @@ def _row_kernel(
     if status != _OK:
         token = _lowest_allowed(bitmask_ptr, masked, vocab_size, GROUP)
     else:
-        mass = tl.load(masses_ptr + row * masses_stride + index, mask=peak > NEG_INF, other=0)
+        word = tl.load(masses_ptr + row * masses_stride + index, mask=peak > NEG_INF, other=0)
+        number = word >> COUNT_SHIFT
+        mass = word - (number << COUNT_SHIFT)
         whole, argument = exponent(peak)
         mass_exponent = exponent(top)[0]
         shift = tl.minimum(mass_exponent - whole, 63.0).to(tl.int64)
@@ -116,10 +129,11 @@ def _row_kernel(
         # Sum of exp(z - top): a division of equal numbers makes a lone token's exactly 1.
         weight = tl.where(peak > NEG_INF, tl.exp2((peak - top) * LOG2_E), 0.0)
         tile_sum = tl.div_rn(mass.to(tl.float32), tl.exp2(argument) * ONE)
-        total_weight = tl.sum(weight * tile_sum, 0)
+        tile_weight = weight * tile_sum
+        total_weight = tl.sum(tile_weight, 0)
 
         k = tl.where(greedy, 0, value(top_k, row).to(tl.int64))
-        k = tl.where(k < vocab_size, k, 0)
+        k = tl.where(k < tl.sum(number, 0), k, 0)
         p = tl.maximum(value(top_p, row).to(tl.float32), _TOP_P_LOWEST).to(tl.float64)
         log_min_p = tl.log(value(min_p, row).to(tl.float32).to(tl.float64)).to(tl.float32)
         by_k, by_p = k > 0, (p < 1.0) & (greedy == 0)
@@ -135,17 +149,24 @@ def _row_kernel(
             # No noise lifts a token from below this; the slack is for the rounding of large z.
             reach = top - (_REACH + 1e-3) - tl.abs(top) * 2.384185791015625e-07
             low = tl.maximum(low, _key(reach).to(tl.int64))
-        if by_p & (by_k == 0) & (by_min_p == 0):
-            # All n tokens of at most this weight weigh less than top_p drops: it drops them all.
-            dropped = tl.maximum((1.0 - p).to(tl.float32) - _MARGIN, 0.0) * total_weight
-            share = tl.log(tl.div_rn(dropped, vocab_size.to(tl.float32)))
-            low = tl.maximum(low, _key(top + share - 1e-3).to(tl.int64))
-        if TILES > 1:
+        if by_k | (by_p & (by_min_p == 0)):
+            target = p.to(tl.float32) * total_weight * (1.0 + _MARGIN)
+            tokens = number.to(tl.float32)
             if by_k:
-                low = _reaching(keys, (peak > NEG_INF).to(tl.float32), k.to(tl.float32), low, high)
-            elif by_p & (by_min_p == 0):
-                target = p.to(tl.float32) * total_weight * (1.0 + _MARGIN)
-                low = _reaching(keys, weight, target, low, high)
+                target = k.to(tl.float32)
+                tile_weight, tokens = tl.zeros_like(tile_weight), tl.zeros_like(tokens)
+            if TILES > 1:
+                # The peaks of tiles tell which tiles' strips to look at.
+                weight = tl.where(by_k & (peak > NEG_INF), 1.0, weight)
+                low = _reaching(
+                    keys[:, None], weight[:, None], tile_weight, tokens, top, target, low, high
+                )
+            at = index[:, None] * STRIPS + tl.arange(0, STRIPS)[None, :]
+            reaches = keys >= low.to(tl.int32)
+            strip = tl.load(strips_ptr + at, mask=reaches[:, None], other=NEG_INF)
+            weights = tl.where(by_k, 1.0, tl.exp2((strip - top) * LOG2_E))
+            weights = tl.where(strip > NEG_INF, weights, 0.0)
+            low = _reaching(_key(strip), weights, tile_weight, tokens, top, target, low, high)
 
         count = tl.full([], CAPACITY + 1, tl.int32)
         attempt = tl.where(by_k | by_p, 0, 2)
@@ -157,8 +178,8 @@ def _row_kernel(
                     reached = tl.full([], 0, tl.int32)
                     tile = _next_tile(keys, index, -1, middle)
                     while tile < _NOWHERE:
-                        bits = group_bits(bitmask_ptr, masked, tile, vocab_size, GROUP)
-                        z = tile_z(logits_ptr, bits, inverse, tile, vocab_size, readable, GROUP)
+                        z = _strips_z(logits_ptr, bitmask_ptr, strips_ptr, tile, middle, masked,
+                                      inverse, vocab_size, readable, GROUP)  # fmt: skip
                         reached += _count(_key(z) >= middle.to(tl.int32))
                         tile = _next_tile(keys, index, tile, middle)
                     enough = reached >= k
@@ -169,8 +190,8 @@ def _row_kernel(
                 count = tl.full([], 0, tl.int32)
                 tile = _next_tile(keys, index, -1, low)
                 while tile < _NOWHERE:
-                    bits = group_bits(bitmask_ptr, masked, tile, vocab_size, GROUP)
-                    z = tile_z(logits_ptr, bits, inverse, tile, vocab_size, readable, GROUP)
+                    z = _strips_z(logits_ptr, bitmask_ptr, strips_ptr, tile, low, masked,
+                                  inverse, vocab_size, readable, GROUP)  # fmt: skip
                     z = tl.reshape(z, [TILE])
                     enters = _key(z) >= low.to(tl.int32)
                     at = count + tl.cumsum(enters.to(tl.int32), 0) - 1
@@ -222,8 +243,8 @@ def _row_kernel(
                 kept_mass = tl.full([], 0, tl.int64)
                 tile = _next_tile(keys, index, -1, low)
                 while tile < _NOWHERE:
-                    bits = group_bits(bitmask_ptr, masked, tile, vocab_size, GROUP)
-                    z = tile_z(logits_ptr, bits, inverse, tile, vocab_size, readable, GROUP)
+                    z = _strips_z(logits_ptr, bitmask_ptr, strips_ptr, tile, low, masked,
+                                  inverse, vocab_size, readable, GROUP)  # fmt: skip
                     kept_mass += _tile_mass(z, peaks_ptr, tile, low, mass_exponent)
                     tile = _next_tile(keys, index, tile, low)
             limit = p * kept_mass.to(tl.float64)
@@ -232,8 +253,8 @@ def _row_kernel(
                 best = tl.full([], NEG_INF, tl.float32)
                 tile = _next_tile(keys, index, -1, low)
                 while tile < _NOWHERE:
-                    bits = group_bits(bitmask_ptr, masked, tile, vocab_size, GROUP)
-                    z = tile_z(logits_ptr, bits, inverse, tile, vocab_size, readable, GROUP)
+                    z = _strips_z(logits_ptr, bitmask_ptr, strips_ptr, tile, low, masked,
+                                  inverse, vocab_size, readable, GROUP)  # fmt: skip
                     ids = tile_ids(tile, GROUP)
                     score = z
                     if greedy == 0:
@@ -253,8 +274,8 @@ def _row_kernel(
                     above = tl.full([], 0, tl.int64)
                     tile = _next_tile(keys, index, -1, low)
                     while tile < _NOWHERE:
-                        bits = group_bits(bitmask_ptr, masked, tile, vocab_size, GROUP)
-                        z = tile_z(logits_ptr, bits, inverse, tile, vocab_size, readable, GROUP)
+                        z = _strips_z(logits_ptr, bitmask_ptr, strips_ptr, tile, low, masked,
+                                      inverse, vocab_size, readable, GROUP)  # fmt: skip
                         above += _tile_mass(z, peaks_ptr, tile, low, mass_exponent)
                         tile = _next_tile(keys, index, tile, low)
                     searching = (above.to(tl.float64) >= limit).to(tl.int32)
@@ -303,14 +324,37 @@ def _key(z):
 
 
 @triton.jit
-def _reaching(keys, weights, target, low, high):
-    """The greatest key from low on whose tiles, by their peaks, weigh target; low if none does."""
-    while high - low > 1:
+def _z(key):
+    """The z of a key."""
+    return (key ^ ((key >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _reaching(keys, weights, tile_weight, tokens, top, target, low, high):
+    """A key, from low on, that tokens of weight target reach; low if none is known.
+
+    Keys and weights [tiles, parts] are those of peaks; tile_weight and tokens [tiles] those of all
+    that is allowed in each tile.
+    """
+    while high - low > _SLACK:
         middle = low + ((high - low) >> 1)
-        enough = tl.sum(tl.where(keys >= middle.to(tl.int32), weights, 0.0), 0) >= target
+        below = tl.exp2((_z(middle.to(tl.int32)) - top) * LOG2_E)
+        reached = tl.sum(tl.where(keys >= middle.to(tl.int32), weights, 0.0), 1)
+        reached = tl.maximum(reached, tile_weight - tokens * below)
+        enough = tl.sum(reached, 0) >= target
         low = tl.where(enough, middle, low)
         high = tl.where(enough, high, middle)
     return low
+
+
+@triton.jit
+def _strips_z(logits_ptr, bitmask_ptr, strips_ptr, tile, low, masked,
+              inverse, vocab_size, readable, GROUP: tl.constexpr):  # fmt: skip
+    """`tile_z` of the strips that reach low; elsewhere -inf, and nothing is read."""
+    strip = tl.arange(0, TILE // GROUP) // (TILE // GROUP // STRIPS)
+    reaches = _key(tl.load(strips_ptr + tile * STRIPS + strip)) >= low.to(tl.int32)
+    bits = group_bits(bitmask_ptr, masked, tile, vocab_size, GROUP, reaches)
+    return tile_z(logits_ptr, bits, inverse, tile, vocab_size, readable, GROUP)
 
 
 @triton.jit

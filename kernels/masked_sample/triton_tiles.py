@@ -1,19 +1,24 @@
-"""The tile pass: one read of what is allowed, and two numbers a tile of 1,024 tokens.
+"""The tile pass: one read of what is allowed, and a few numbers a tile of 1,024 tokens.
 
-A tile leaves its greatest z, float32, and its mass, int64, in quanta of ``2^(e - 30)`` with
-``e = ceil(greatest z * log2 e)``. The greatest is NaN or +inf when an allowed logit is, and -inf
-when nothing is allowed, whose mass is then not written. A tile without an allowed token costs its
-mask words alone; elsewhere logits are read by groups of one 32-byte sector that hold an allowed
-token, since a predicate on groups keeps 16-byte loads whole and one on tokens does not.
+A tile leaves its greatest z, float32: NaN or +inf when an allowed logit is, -inf when nothing is
+allowed. Where it is finite, these follow: an int64 whose low 44 bits are the tile's mass in quanta
+of ``2^(e - 30)`` with ``e = ceil(greatest z * log2 e)``, the bits above them the number of tokens
+that are allowed and not -inf; and the greatest z of each strip of 128 tokens. A tile without an
+allowed token costs its mask words and four bytes; elsewhere logits are read by groups of one
+32-byte sector that hold an allowed token, since a predicate on groups keeps 16-byte loads whole and
+one on tokens does not.
 """
 
 import triton
 import triton.language as tl
 
 from kernels import checks
-from kernels.masked_sample import reference
+from kernels.masked_sample import reference, workspace
 
 TILE = tl.constexpr(reference.TILE)
+STRIPS = tl.constexpr(workspace.STRIPS)
+# A tile's mass is at most 2^40: its count of tokens has room above.
+COUNT_SHIFT = tl.constexpr(44)
 LOG2_E = tl.constexpr(reference.LOG2_E)
 ONE = tl.constexpr(float(1 << reference.MASS_BITS))
 FINITE = tl.constexpr(3.0e38)
@@ -30,6 +35,7 @@ def _tile_kernel(
     constrained_ptr,
     temperature,
     peaks_ptr,
+    strips_ptr,
     masses_ptr,
     logits_stride,
     bitmask_stride,
@@ -43,7 +49,8 @@ def _tile_kernel(
     """Program (row, i) works tiles ``i * PROGRAM_TILES`` and on of the row.
 
     ``bitmask_ptr`` has one element a group (int16 for 16 tokens, int8 for 8), strides count
-    elements, and ``readable`` is the columns that may be read, from ``vocab_size`` up.
+    elements, and ``readable`` is the columns that may be read, from ``vocab_size`` up. Peaks of
+    tiles and of strips share a stride.
     """
     row = tl.program_id(0).to(tl.int64)
     inverse = scale(temperature, row)[0]
@@ -57,13 +64,17 @@ def _tile_kernel(
         peak = tl.full([], NEG_INF, tl.float32)
         if tl.max((bits != 0).to(tl.int32), 0) != 0:
             z = tile_z(logits_ptr, bits, inverse, tile, vocab_size, readable, GROUP)
-            peak = tl.max(tl.max(z, 1), 0)
+            strips = tl.max(tl.reshape(tl.max(z, 1), [STRIPS, TILE // GROUP // STRIPS]), 1)
+            peak = tl.max(strips, 0)
             nan = tl.max(tl.max((z != z).to(tl.int32), 1), 0) != 0
             if nan | (peak == POS_INF):
                 peak = tl.where(nan, NAN, peak)
             elif peak > NEG_INF:
-                mass = tl.sum(tl.sum(quanta(z, peak).to(tl.int64), 1), 0)
-                tl.store(masses_ptr + row * masses_stride + tile, mass)
+                one = tl.full([], 1, tl.int64) << COUNT_SHIFT
+                word = quanta(z, peak).to(tl.int64) + tl.where(z > NEG_INF, one, 0)
+                tl.store(masses_ptr + row * masses_stride + tile, tl.sum(tl.sum(word, 1), 0))
+                at = tile * STRIPS + tl.arange(0, STRIPS)
+                tl.store(strips_ptr + row * peaks_stride + at, strips)
         tl.store(peaks_ptr + row * peaks_stride + tile, peak)
 
 
@@ -98,10 +109,15 @@ def uses_mask(bitmask_ptr, constrained_ptr, row):
 
 
 @triton.jit
-def group_bits(bitmask_ptr, masked, tile, vocab_size, GROUP: tl.constexpr):
-    """Mask of each group of a tile, an integer block [TILE / GROUP]; all set where free."""
+def group_bits(bitmask_ptr, masked, tile, vocab_size, GROUP: tl.constexpr, wanted=None):
+    """Mask of each group of a tile, an integer block [TILE / GROUP]; all set where free.
+
+    Groups that are not ``wanted``, a bool block, are not read and have nothing set.
+    """
     group = tile * (TILE // GROUP) + tl.arange(0, TILE // GROUP)
     inside = group * GROUP < vocab_size
+    if wanted is not None:
+        inside = inside & wanted
     if bitmask_ptr is None:
         return tl.where(inside, -1, 0)
     else:

@@ -6,6 +6,8 @@ from kernels.masked_sample.reference import TILE
 
 CAPACITY = 512
 """Candidates of a row that the row pass holds in registers."""
+STRIPS = 8
+"""Strips of a tile, 128 tokens each: their peaks fill one 32-byte sector."""
 
 
 def record_words(vocab_size: int) -> int:
@@ -22,11 +24,12 @@ def list_capacity(vocab_size: int) -> int:
 def workspace_words(batch: int, vocab_size: int) -> int:
     """Elements of the int64 workspace that `masked_sample` needs for a batch.
 
-    A row has one int64 and one float32 a tile, and a float32 and an int32 a candidate: under 7 kB
-    at 262,144 tokens. What it holds before a call does not matter.
+    A row has one int64 and one float32 a tile, a float32 a strip, and a float32 and an int32 a
+    candidate: 15 kB at 262,144 tokens. What it holds before a call does not matter.
     """
     records = record_words(vocab_size)
-    return batch * (records + records // 2 + list_capacity(vocab_size))
+    strips = records * STRIPS // 2
+    return batch * (records + records // 2 + list_capacity(vocab_size) + strips)
 
 
 def check_workspace(workspace: torch.Tensor, logits: torch.Tensor, vocab_size: int) -> None:
