@@ -60,6 +60,19 @@ def build_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="read dict, float, tuple and any as types, as tools of BFCL need",
     )
+    add(
+        "--target",
+        choices=("schema", "grammar"),
+        default="grammar",
+        help="what ours makes of a schema: another schema, as xgrammar's styles of tool calls that"
+        " are not JSON need, or rules for JSON text (default: %(default)s)",
+    )
+    add(
+        "--key-order",
+        choices=("declared", "any"),
+        default="any",
+        help="of ours with --target grammar (default: %(default)s)",
+    )
     add("--limit", type=int, help="only the first N schemas")
     add(
         "--output",
@@ -134,7 +147,7 @@ def _rows(args: argparse.Namespace, engine: str, cases: list[Any]) -> Iterator[d
     with Progress(console=console, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task(engine, total=len(cases))
         for number, result in run_jobs(
-            partial(_worker, engine, args.undeclared_keys, args.aliases, args.walks, args.seed),
+            partial(_worker, engine, args),
             cases,
             workers=args.workers,
             timeout_s=args.timeout,
@@ -155,21 +168,29 @@ def _rows(args: argparse.Namespace, engine: str, cases: list[Any]) -> Iterator[d
 
 
 def _worker(
-    name: str, undeclared_keys: str | None, aliases: bool, walks: int, seed: int
+    name: str, args: argparse.Namespace
 ) -> Callable[[Any, Callable[[str], None]], dict[str, Any]]:
     """In a worker process: the function that makes the row of one case."""
     from eval.json_schema_engines import make_engine
     from eval.json_schema_judge import ask
 
     engines = {
-        keys: make_engine(name, undeclared_keys=keys, aliases=aliases)
-        for keys in ([undeclared_keys] if undeclared_keys else _DEFAULT_KEYS[name])
+        keys: make_engine(
+            name,
+            undeclared_keys=keys,
+            aliases=args.aliases,
+            target=args.target,
+            key_order=args.key_order if args.target == "grammar" else "declared",
+        )
+        for keys in ([args.undeclared_keys] if args.undeclared_keys else _DEFAULT_KEYS[name])
     }
 
     def do(case: Any, stage: Callable[[str], None]) -> dict[str, Any]:
-        wanted = undeclared_keys or ("forbid" if case.tool else "allow")
+        wanted = args.undeclared_keys or ("forbid" if case.tool else "allow")
         engine = engines.get(wanted) or engines["allow"]
-        return ask(engine, case, walks=walks, seed=seed, aliases=aliases, stage=stage)
+        return ask(
+            engine, case, walks=args.walks, seed=args.seed, aliases=args.aliases, stage=stage
+        )
 
     return do
 

@@ -27,7 +27,7 @@ class Prepared:
     """A schema as an engine takes it.
 
     Attributes:
-        schema: what is compiled; None where it is refused.
+        schema: what is compiled, a schema or the text of a grammar; None where it is refused.
         verdict: ``exact``, ``rewritten``, ``guarded`` or ``refused``; None from an engine that
             has no verdicts.
         reasons: of the verdict, as JSON.
@@ -40,14 +40,14 @@ class Prepared:
     is_valid: Any = None
 
 
-def make_engine(name: str, *, undeclared_keys: str, aliases: bool) -> Any:
-    """An engine by name.
+def make_engine(name: str, *, undeclared_keys: str, **options: Any) -> Any:
+    """An engine by name; ``options`` are those of ours.
 
     Raises:
         ValueError: it is not installed, or cannot do what is asked.
     """
     if name == "ours":
-        return Ours(undeclared_keys=undeclared_keys, aliases=aliases)
+        return Ours(undeclared_keys=undeclared_keys, **options)
     if name == "xgrammar":
         return Xgrammar(undeclared_keys=undeclared_keys)
     return Llguidance(undeclared_keys=undeclared_keys)
@@ -72,46 +72,45 @@ class Xgrammar:
 
 
 class Ours:
-    """`grammar.schema.prepare` and the compiler that serves requests."""
+    """`grammar.schema.prepare`, and the compiler that serves requests.
 
-    def __init__(self, *, undeclared_keys: str, aliases: bool) -> None:
-        from grammar.schema import Options, prepare
+    Args:
+        options: of `grammar.schema.Options`.
+    """
 
+    def __init__(self, **options: Any) -> None:
         from grammar.compiler import Compiler
 
-        self._prepare, self._options = (
-            prepare,
-            Options(undeclared_keys=undeclared_keys, aliases=aliases),
-        )
         # The time is kept by whoever runs us, and a thread that cannot be stopped would outlive it.
         self._compiler = Compiler(_info(), max_threads=1, timeout_s=None)
 
+        from grammar.schema import Options, prepare
+
+        self._prepare, self._options = prepare, Options(**options)
+
     def prepare(self, schema: Any) -> Prepared:
         prepared = self._prepare(schema, options=self._options)
-        guarded = prepared.verdict == "guarded"
-        return Prepared(
-            prepared.schema,
-            prepared.verdict,
-            tuple(
-                {"pointer": r.pointer, "keyword": r.keyword, "message": r.message}
-                for r in prepared.reasons
-            ),
-            prepared.is_valid if guarded else None,
+        reasons = tuple(
+            {"pointer": r.pointer, "keyword": r.keyword, "kind": r.kind, "message": r.message}
+            for r in prepared.reasons
         )
+        guard = prepared.is_valid if prepared.verdict == "guarded" else None
+        compiled = prepared.schema if prepared.grammar is None else prepared.grammar
+        return Prepared(compiled, prepared.verdict, reasons, guard)
 
     def compile(self, schema: Any) -> XgrammarMatcher:
-        from xgrammar.structural_tag import JSONSchemaFormat, StructuralTag
+        from xgrammar.structural_tag import GrammarFormat, JSONSchemaFormat, StructuralTag
 
         from grammar.formats.base import MAX_WHITESPACE
         from grammar.policy import Plan
 
-        content = JSONSchemaFormat(json_schema=schema, max_whitespace_cnt=MAX_WHITESPACE)
+        if isinstance(schema, str):
+            content = GrammarFormat(grammar=schema)
+        else:
+            content = JSONSchemaFormat(json_schema=schema, max_whitespace_cnt=MAX_WHITESPACE)
         self._compiler.clear_cache()
-        return XgrammarMatcher(
-            self._compiler.compile(
-                Plan(StructuralTag(format=content), None, (), None, (), "none"),
-            )
-        )
+        tag = StructuralTag(format=content)
+        return XgrammarMatcher(self._compiler.compile(Plan(tag, None, (), None, (), "none")))
 
 
 class XgrammarMatcher:
