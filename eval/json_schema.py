@@ -108,6 +108,7 @@ def _run(args: argparse.Namespace, argv: list[str]) -> int:
     from eval.json_schema_cases import read_cases
     from eval.json_schema_report import print_tables, summarise
     from eval.provenance import provenance
+    from kernels.records import versions
 
     for name in ("limit", "workers", "timeout", "memory", "walks"):
         value = getattr(args, name)
@@ -127,7 +128,9 @@ def _run(args: argparse.Namespace, argv: list[str]) -> int:
                 mine.append(row)
             summaries[engine] = summarise(mine)
             rows += mine
-    summary = {"engines": summaries, "provenance": provenance("eval.json_schema", argv)}
+    made = provenance("eval.json_schema", argv)
+    made["versions"] |= versions(("jsonschema", "llguidance"))
+    summary = {"engines": summaries, "provenance": made}
     _write_json(args.output / "summary.json", summary)
     print_tables(summaries, Console())
     print(f"written to {args.output}: rows.jsonl, summary.json")
