@@ -224,7 +224,7 @@ def _example(row: dict[str, Any]) -> str:
     if row.get("texts"):
         return f", such as {row['texts'][0]}"
     found = row["guard"]["invalid_accepted"] or row["mask"]["invalid_accepted"]
-    return f": test {found[0]}"
+    return f": test {found[0]}" if found else f": test {row['respelled'][0]}, spelled otherwise"
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:
