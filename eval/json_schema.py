@@ -108,6 +108,7 @@ def _run(args: argparse.Namespace, argv: list[str]) -> int:
     from eval.json_schema_cases import read_cases
     from eval.json_schema_report import print_tables, summarise
     from eval.provenance import provenance
+    from kernels.records import versions
 
     for name in ("limit", "workers", "timeout", "memory", "walks"):
         value = getattr(args, name)
@@ -127,7 +128,9 @@ def _run(args: argparse.Namespace, argv: list[str]) -> int:
                 mine.append(row)
             summaries[engine] = summarise(mine)
             rows += mine
-    summary = {"engines": summaries, "provenance": provenance("eval.json_schema", argv)}
+    made = provenance("eval.json_schema", argv)
+    made["versions"] |= versions(("jsonschema", "llguidance"))
+    summary = {"engines": summaries, "provenance": made}
     _write_json(args.output / "summary.json", summary)
     print_tables(summaries, Console())
     print(f"written to {args.output}: rows.jsonl, summary.json")
@@ -221,7 +224,7 @@ def _example(row: dict[str, Any]) -> str:
     if row.get("texts"):
         return f", such as {row['texts'][0]}"
     found = row["guard"]["invalid_accepted"] or row["mask"]["invalid_accepted"]
-    return f": test {found[0]}"
+    return f": test {found[0]}" if found else f": test {row['respelled'][0]}, spelled otherwise"
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:

@@ -80,11 +80,13 @@ class Ours:
 
     def __init__(self, **options: Any) -> None:
         from grammar.compiler import Compiler
+
+        # The time is kept by whoever runs us, and a thread that cannot be stopped would outlive it.
+        self._compiler = Compiler(_info(), max_threads=1, timeout_s=None)
+
         from grammar.schema import Options, prepare
 
         self._prepare, self._options = prepare, Options(**options)
-        # The time is kept by whoever runs us, and a thread that cannot be stopped would outlive it.
-        self._compiler = Compiler(_info(), max_threads=1, timeout_s=None)
 
     def prepare(self, schema: Any) -> Prepared:
         prepared = self._prepare(schema, options=self._options)

@@ -10,6 +10,7 @@ from typing import Any
 
 from eval.json_schema_cases import Case
 from eval.json_schema_engines import END
+from eval.json_schema_pool import described
 from eval.json_schema_walks import Walker
 
 _SHOWN = 3
@@ -31,34 +32,58 @@ def ask(
     An instance is spelled as MaskBench spells it, ``json.dumps(data, ensure_ascii=False)``. It
     passes the mask when each of its bytes is allowed, and then the end token. Behind the mask
     stands the guard of a guarded schema; an engine without verdicts gets jsonschema behind it.
+    An invalid instance that comes through in another spelling only is in ``respelled``.
 
     Args:
         stage: told what comes next: ``prepare``, ``compile``, ``tests``.
     """
-    row: dict[str, Any] = {"verdict": None, "reasons": []}
+    row: dict[str, Any] = {"verdict": None, "reasons": [], "stage": ""}
+
+    def begin(name: str) -> None:
+        row["stage"] = name
+        stage(name)
+
+    try:
+        _fill(row, engine, case, begin, walks=walks, seed=seed, aliases=aliases)
+    except Exception as error:  # what is known by then stays in the row
+        return row | {"outcome": "error", "error": described(error)}
+    del row["stage"]
+    return row
+
+
+def _fill(
+    row: dict[str, Any],
+    engine: Any,
+    case: Case,
+    begin: Callable[[str], None],
+    *,
+    walks: int,
+    seed: int,
+    aliases: bool,
+) -> None:
+    """Fill the row, as far as it comes."""
     clock = _Clock()
-    stage("prepare")
+    begin("prepare")
     prepared = engine.prepare(case.schema)
     row |= clock.since_start("prepare")
     row |= {"verdict": prepared.verdict, "reasons": list(prepared.reasons)}
     if prepared.verdict == "refused":
-        return row | {"outcome": "refused"}
+        row["outcome"] = "refused"
+        return
 
-    stage("compile")
+    begin("compile")
     matcher = engine.compile(prepared.schema)
     matcher.allowed()
     row |= clock.since_start("first_mask")
 
-    stage("tests")
+    begin("tests")
     judge = judge_of(case.schema, aliases=aliases)
-    guard = prepared.is_valid
-    if prepared.verdict is None:
-        guard = judge
+    guard = judge if prepared.verdict is None else prepared.is_valid
     if case.tests is None:
         row |= _walks(matcher, case, guard, judge, walks, seed)
     else:
         row |= _tests(matcher, case, guard, judge)
-    return row | {"outcome": "passed" if _passes(row, "guard") else "failed"}
+    row["outcome"] = "failed" if any(row["guard"].values()) else "passed"
 
 
 class _Clock:
@@ -74,14 +99,18 @@ class _Clock:
 
 def _tests(matcher: Any, case: Case, guard: Any, judge: Any) -> dict[str, Any]:
     row = _blank(len(case.tests))
-    row["valid"] = sum(test.valid for test in case.tests)
-    row["disputed"] = []
+    row |= {"valid": sum(test.valid for test in case.tests), "disputed": [], "respelled": []}
     for n, test in enumerate(case.tests):
         masked = _accepts(matcher, json.dumps(test.data, ensure_ascii=False))
-        guarded = masked and (guard is None or _says(guard, test.data) is not False)
+        through = guard is None or _says(guard, test.data) is not False
+        guarded = masked and through
         for level, accepted in (("mask", masked), ("guard", guarded)):
             if accepted != test.valid:
                 row[level]["valid_rejected" if test.valid else "invalid_accepted"].append(n)
+        if through and not (test.valid or masked):
+            others = (_compact(test.data), _escaped(test.data))
+            if any(_accepts(matcher, text) for text in others):
+                row["respelled"].append(n)
         if _says(judge, test.data) is (not test.valid):
             row["disputed"].append(n)
     return row
@@ -119,14 +148,26 @@ def _blank(tests: int) -> dict[str, Any]:
     return {"tests": tests, **levels}
 
 
-def _passes(row: dict[str, Any], level: str) -> bool:
-    return not any(row[level].values())
-
-
 def _accepts(matcher: Any, text: str) -> bool:
     matcher.reset()
     data = text.encode("utf-8", "surrogatepass")
     return all(matcher.accept(byte) for byte in data) and matcher.accept(END)
+
+
+def _compact(data: Any) -> str:
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+
+
+def _escaped(data: Any) -> str:
+    """JSON in which each string and key starts with an escape."""
+    if isinstance(data, list):
+        return f"[{','.join(map(_escaped, data))}]"
+    if isinstance(data, dict):
+        members = (f"{_escaped(key)}:{_escaped(value)}" for key, value in data.items())
+        return f"{{{','.join(members)}}}"
+    if isinstance(data, str) and data and data[0].isascii():
+        return f'"\\u{ord(data[0]):04x}{json.dumps(data[1:])[1:]}'
+    return json.dumps(data)
 
 
 def _says(judge: Callable[[Any], bool], data: Any) -> bool | None:

@@ -154,6 +154,11 @@ class _Worker:
         return self._end(failure)
 
 
+def described(error: Exception) -> str:
+    """An exception in one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]
+
+
 def _context() -> Any:
     """Processes are forked from a server that has imported the slow packages once."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
@@ -201,7 +206,6 @@ def _work(pipe: Connection, make: Any, memory_bytes: int | None) -> None:
         try:
             result = do(job, say)
         except Exception as error:
-            text = " ".join(str(error).split())
-            result = Failure("error", stage, f"{type(error).__name__}: {text}"[:500])
+            result = Failure("error", stage, described(error))
         stage = ""
         pipe.send(("done", result))

@@ -19,9 +19,10 @@ TIMES = {
 def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Counts of schemas over the rows of one engine.
 
-    ``valid_rejected`` and ``invalid_accepted`` may count the same schema. A timeout or a crash has
-    no verdict unless that was known before. Times are milliseconds, over the schemas that have
-    them.
+    ``valid_rejected`` and ``invalid_accepted`` may count the same schema. ``respelled`` has an
+    invalid instance that comes through in another spelling only, ``disputed`` one about which
+    jsonschema says otherwise than its file, for instance because formats are asserted there. A
+    timeout or a crash has no verdict. Times are milliseconds, over the schemas that have them.
     """
     summary: dict[str, Any] = _counts(rows)
     summary["by_verdict"] = {
@@ -29,6 +30,7 @@ def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         for verdict in VERDICTS
         if any(row["verdict"] == verdict for row in rows)
     }
+    summary["respelled"] = sum(bool(row.get("respelled")) for row in rows)
     summary["disputed"] = sum(bool(row.get("disputed")) for row in rows)
     summary["walks"] = sum(row.get("walks", 0) for row in rows)
     for name in TIMES:
@@ -46,7 +48,8 @@ def unsound(row: dict[str, Any]) -> bool:
     if "mask" not in row:
         return False
     claimed = row["verdict"] in ("exact", "rewritten")
-    return bool(row["guard"]["invalid_accepted"] or (claimed and row["mask"]["invalid_accepted"]))
+    through = row["guard"]["invalid_accepted"] or row.get("respelled")
+    return bool(through or (claimed and row["mask"]["invalid_accepted"]))
 
 
 def _counts(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -89,6 +92,8 @@ def print_tables(summaries: dict[str, dict[str, Any]], console: Any) -> None:
     for level, where in _WHERE.items():
         for name in _COUNTS:
             line(f"{name.replace('_', ' ')}, {where}", level, name, end=name == _COUNTS[-1])
+    line("invalid accepted, respelled", "respelled")
+    line("labels disputed", "disputed", end=True)
     for name, said in TIMES.items():
         for which in ("p50", "p99"):
             line(f"{said} {which}, ms", name, which, end=which == "p99")

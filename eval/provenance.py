@@ -11,7 +11,7 @@ from typing import Any
 
 from kernels import records
 
-_PACKAGES = ("masked-sampling", "torch", "transformers", "xgrammar", "jsonschema", "numpy")
+_PACKAGES = ("masked-sampling", "torch", "transformers", "xgrammar", "numpy")
 
 
 def versions() -> dict[str, str | None]:

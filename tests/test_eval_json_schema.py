@@ -12,6 +12,7 @@ import pytest
 
 from eval.json_schema import build_parser, main
 from eval.json_schema_cases import CasesError, read_cases
+from eval.json_schema_judge import _escaped
 from eval.json_schema_pool import Failure, StartError, run_jobs
 from eval.json_schema_report import summarise, unsound
 
@@ -367,6 +368,13 @@ def test_the_undeclared_keys_of_tools_are_forbidden_unless_asked():
     assert args.undeclared_keys is None and args.timeout == 15.0
     with pytest.raises(SystemExit):
         build_parser().parse_args(["x", "--engine", "outlines"])
+
+
+def test_an_escaped_spelling_says_the_same():
+    data = {"ab": ["", "x\n", "é", "😀", 1.5, None], "": {'"': "\\"}}
+    text = _escaped(data)
+    assert json.loads(text) == data
+    assert text.startswith('{"\\u0061b":["","\\u0078\\n"')
 
 
 class AnyText:
