@@ -26,6 +26,7 @@ APPLICATORS = frozenset(
     "$ref $dynamicRef $recursiveRef allOf anyOf oneOf not if then else dependentSchemas"
     " dependencies".split()
 )
+_NEGATING = "oneOf not if dependentRequired dependentSchemas dependencies".split()
 _NO_OBJECT: Union = (SCALARS, Number(), String(), Array())
 
 
@@ -41,6 +42,9 @@ def factors(reader: "Reader", item: Item) -> Iterator[tuple[str, Union]]:
         yield "allOf", reader.union(branch(reader, item, "allOf", i))
     if "anyOf" in schema:
         yield "anyOf", any_of(reader, item)
+    if reader.coarse:
+        yield from _left_to_guard(reader, item)
+        return
     if "oneOf" in schema:
         reader.note(pointer, "oneOf", "rewritten", "oneOf is written as disjoint cases")
         yield "oneOf", one_of(reader, item)
@@ -63,6 +67,16 @@ def factors(reader: "Reader", item: Item) -> Iterator[tuple[str, Union]]:
                 pointer, keyword, "guarded", f"{keyword} beside combinations is not enforced"
             )
             yield keyword, loosened(EVERYTHING, reason)
+
+
+def _left_to_guard(reader: "Reader", item: Item) -> Iterator[tuple[str, Union]]:
+    """oneOf as anyOf, and of the other keywords that they are there."""
+    for keyword in (*_NEGATING, "unevaluatedProperties", "unevaluatedItems"):
+        if not reader.counts(item.schema, keyword):
+            continue
+        union = any_of(reader, item, "oneOf") if keyword == "oneOf" else EVERYTHING
+        message = f"{keyword} would take too many cases here; not enforced"
+        yield keyword, loosened(union, reader.note(item.pointer, keyword, "guarded", message))
 
 
 def branches(item: Item, keyword: str) -> list[Any]:
@@ -91,12 +105,12 @@ def child(reader: "Reader", item: Item, keyword: str, positive: bool = True) -> 
     return reader.conj(schema, item.base, f"{item.pointer}/{keyword}", positive)
 
 
-def any_of(reader: "Reader", item: Item) -> Union:
+def any_of(reader: "Reader", item: Item, keyword: str = "anyOf") -> Union:
     """Every value that one branch allows."""
     found: list[Any] = []
-    for i, _ in enumerate(branches(item, "anyOf")):
-        found.extend(reader.union(branch(reader, item, "anyOf", i)))
-    return reader.bounded(tuple(found), item.pointer, "anyOf")
+    for i, _ in enumerate(branches(item, keyword)):
+        found.extend(reader.union(branch(reader, item, keyword, i)))
+    return reader.bounded(tuple(found), item.pointer, keyword)
 
 
 def one_of(reader: "Reader", item: Item) -> Union:
@@ -104,10 +118,16 @@ def one_of(reader: "Reader", item: Item) -> Union:
     count = len(branches(item, "oneOf"))
     unions = [reader.union(branch(reader, item, "oneOf", i)) for i in range(count)]
     found: list[Any] = []
+    common = {
+        frozenset((i, j))
+        for i in range(count)
+        for j in range(i)
+        if reader.overlap(unions[i], unions[j])
+    }
     for i, own in enumerate(unions):
         result = own
-        for j, other in enumerate(unions):
-            if i != j and result and reader.product(own, other, item.pointer, "oneOf"):
+        for j in range(count):
+            if result and frozenset((i, j)) in common:
                 refused = reader.union(branch(reader, item, "oneOf", j, positive=False))
                 result = reader.product(result, refused, item.pointer, "oneOf")
         found.extend(result)

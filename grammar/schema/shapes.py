@@ -4,6 +4,7 @@ A schema is read as a union of shapes. The children of a shape are conjunctions,
 the schema that all have to hold; they are read only when they are needed, so recursion ends.
 """
 
+import functools
 import json
 import math
 from collections.abc import Iterable
@@ -11,10 +12,12 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
+from grammar.schema.hashing import hashed_once
 from grammar.schema.language import ANYTHING, Language
 from grammar.schema.result import Reason
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Item:
     """One place in a schema, or its negation.
@@ -59,6 +62,7 @@ def canonical(value: Any) -> str:
     return json.dumps(plain(value), sort_keys=True)
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Values:
     """Some values of any type, written out; true, false and null are always written out.
@@ -147,6 +151,7 @@ class String:
     loose: Loose = frozenset()
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Array:
     """Arrays.
@@ -172,6 +177,7 @@ class Array:
         return self.prefix[index] if index < len(self.prefix) else self.items
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Layer:
     """What one schema says of the keys that it does not declare.
@@ -185,6 +191,7 @@ class Layer:
     additional: Conj
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Object:
     """Objects.
@@ -208,6 +215,11 @@ class Object:
     declares: bool = False
     says: bool = False
     loose: Loose = frozenset()
+
+    @functools.cached_property
+    def declared(self) -> dict[str, Conj]:
+        """``props`` by key."""
+        return dict(self.props)
 
 
 Shape = Values | Number | String | Array | Object
