@@ -30,8 +30,12 @@ _NEGATING = "oneOf not if dependentRequired dependentSchemas dependencies".split
 _NO_OBJECT: Union = (SCALARS, Number(), String(), Array())
 
 
-def factors(reader: "Reader", item: Item) -> Iterator[tuple[str, Union]]:
-    """What each of the keywords allows; the values that all of them allow are the schema's."""
+def factors(reader: "Reader", item: Item, plain: Union) -> Iterator[tuple[str, Union]]:
+    """What each of the keywords allows; the values that all of them allow are the schema's.
+
+    Args:
+        plain: what the other keywords of ``item`` allow: a factor may leave out all else.
+    """
     schema, pointer = item.schema, item.pointer
     if "$ref" in schema:
         yield "$ref", reader.item_union(reader.target(item, "$ref"))
@@ -47,7 +51,7 @@ def factors(reader: "Reader", item: Item) -> Iterator[tuple[str, Union]]:
         return
     if "oneOf" in schema:
         reader.note(pointer, "oneOf", "rewritten", "oneOf is written as disjoint cases")
-        yield "oneOf", one_of(reader, item)
+        yield "oneOf", one_of(reader, item, plain)
     if "not" in schema:
         reader.note(pointer, "not", "rewritten", "not is written as what is left")
         yield "not", reader.union(child(reader, item, "not", False))
@@ -113,10 +117,13 @@ def any_of(reader: "Reader", item: Item, keyword: str = "anyOf") -> Union:
     return reader.bounded(tuple(found), item.pointer, keyword)
 
 
-def one_of(reader: "Reader", item: Item) -> Union:
+def one_of(reader: "Reader", item: Item, plain: Union) -> Union:
     """Every value that exactly one branch allows: each without those that it overlaps."""
     count = len(branches(item, "oneOf"))
-    unions = [reader.union(branch(reader, item, "oneOf", i)) for i in range(count)]
+    unions = [
+        reader.product(plain, reader.union(branch(reader, item, "oneOf", i)), item.pointer, "oneOf")
+        for i in range(count)
+    ]
     found: list[Any] = []
     common = {
         frozenset((i, j))
@@ -153,7 +160,7 @@ def without(key: str) -> Object:
 
 def with_keys(*keys: str) -> Object:
     """Objects that have some keys."""
-    return Object(props=tuple((k, frozenset()) for k in keys), required=frozenset(keys))
+    return Object(required=frozenset(keys))
 
 
 def dependent_required(reader: "Reader", item: Item) -> Iterator[tuple[str, list[str]]]:
@@ -196,7 +203,9 @@ def dynamic(reader: "Reader", item: Item, keyword: str) -> Union:
     ref = item.schema[keyword]
     if keyword == "$recursiveRef":
         if not document.recursive:
-            return reader.item_union(reader.target(item, keyword))
+            # Whatever it says, the validator goes to the root.
+            schema, base, pointer = document.resolve("#", item.base, item.pointer)
+            return reader.item_union(reader.item(schema, base, pointer, item.positive))
     elif isinstance(ref, str) and "#" in ref:
         places = document.dynamic.get(ref.rpartition("#")[2], [])
         if len(places) <= 1:

@@ -167,6 +167,10 @@ class GrammarWriter:
         return self.shared(shape, lambda: self._number(shape), "n")
 
     def _number(self, shape: Number) -> str:
+        if shape.fractional and shape == Number(fractional=True):
+            return '"-"? ("0" | [1-9] [0-9]*) "." [0-9]* [1-9] [0-9]*'
+        if shape.fractional:
+            self.guard("not", "that a number within bounds is not whole is not enforced")
         if shape.step is None:
             text = numerals.decimals(shape)
             if text is not None:

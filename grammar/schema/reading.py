@@ -335,7 +335,7 @@ class Reader:
         if "$ref" in schema and self.rank <= 7:
             return self.item_union(self.target(item, "$ref"))
         result = self.plain(item)
-        for keyword, other in combining.factors(self, item):
+        for keyword, other in combining.factors(self, item, result):
             result = self.product(result, other, pointer, keyword)
         return result
 
@@ -547,16 +547,13 @@ class Reader:
         if rest in schema:
             additional = self.conj(schema[rest], base, f"{pointer}/{rest}")
         layers = (Layer(pairs, additional),) if pairs or additional != TRUE else ()
-        plain = Object(layers=layers)
+        # Keys that are required and not declared come last, once everything is met.
         props = {
             name: self.conj(child, base, f"{pointer}/properties/{escaped(name)}")
             | (conj_at(Object(layers=(Layer(pairs, TRUE),)), name) if pairs else TRUE)
             for name, child in declared.items()
         }
         required = self.names(item, "required")
-        for name in required:
-            if name not in props:
-                props[name] = conj_at(plain, name)
         names = TRUE
         if self.counts(schema, "propertyNames"):
             names = self.conj(schema["propertyNames"], base, f"{pointer}/propertyNames")

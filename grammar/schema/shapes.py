@@ -91,6 +91,7 @@ class Number:
 
     Attributes:
         step: every number is a multiple of it, or None; integers have an integral step.
+        fractional: integers are not among them.
     """
 
     low: Fraction | None = None
@@ -98,6 +99,7 @@ class Number:
     low_open: bool = False
     high_open: bool = False
     step: Fraction | None = None
+    fractional: bool = False
     loose: Loose = frozenset()
 
     @property
@@ -112,13 +114,19 @@ class Number:
             return False
         if self.high is not None and (x > self.high or (self.high_open and x == self.high)):
             return False
+        if self.fractional and x.denominator == 1:
+            return False
         return self.step is None or is_multiple(value, self.step)
 
     @property
     def empty(self) -> bool:
         """Whether no number is in it."""
+        if self.fractional and self.integral:
+            return True
         if self.low is None or self.high is None:
             return False
+        if self.fractional and self.low == self.high and self.low.denominator == 1:
+            return True
         if self.step is not None:
             first = math.ceil(self.low / self.step)
             first += self.low_open and first * self.step == self.low
@@ -243,7 +251,9 @@ def meet_numbers(a: Number, b: Number) -> Number | None:
             math.lcm(a.step.numerator * b.step.denominator, b.step.numerator * a.step.denominator),
             a.step.denominator * b.step.denominator,
         )
-    met = Number(low, high, low_open, high_open, step, a.loose | b.loose)
+    met = Number(
+        low, high, low_open, high_open, step, a.fractional or b.fractional, a.loose | b.loose
+    )
     return None if met.empty else met
 
 

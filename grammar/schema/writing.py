@@ -121,6 +121,8 @@ class Writer:
             if listed is not None:
                 return [{"enum": listed}]
             self.guard(shape, "multipleOf", f"multiples of {float(shape.step):g} are not enforced")
+        if shape.fractional:
+            self.guard(shape, "not", "that a number is not whole is not enforced")
         written: dict[str, Any] = {"type": "number"}
         if shape.low is not None:
             written["exclusiveMinimum" if shape.low_open else "minimum"] = plain(shape.low)
