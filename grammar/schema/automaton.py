@@ -1,6 +1,7 @@
 """Deterministic automata over characters: intersection, complement, and back to a pattern."""
 
 import bisect
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,7 +9,7 @@ from typing import Any
 
 from grammar.schema import charset
 from grammar.schema.limits import TooMuch, spend
-from grammar.schema.regex import EMPTY, Alt, Chars, Repeat, Seq
+from grammar.schema.regex import EMPTY, Alt, Chars, Except, Repeat, Seq
 
 MAX_STATES = 400
 """States of an automaton on the way; beyond, the caller gives up on the intersection."""
@@ -25,18 +26,6 @@ class Dfa:
 
     edges: tuple[tuple[tuple[charset.Ranges, int], ...], ...]
     final: frozenset[int]
-
-    def accepts(self, text: str) -> bool:
-        """Whether the whole text is in the language."""
-        state = 0
-        for c in text:
-            for ranges, target in self.edges[state]:
-                if charset.has(ranges, ord(c)):
-                    state = target
-                    break
-            else:
-                return False
-        return state in self.final
 
     @property
     def empty(self) -> bool:
@@ -75,6 +64,8 @@ class _Nfa:
                     self.empty[start].append(own)
                     self.empty[self.add(option, own)].append(end)
                 return end
+            case Except(texts):
+                return self.all_but(texts, node.steps(), start)
             case Repeat(part, low, high):
                 for _ in range(low):
                     start = self.add(part, start)
@@ -93,6 +84,22 @@ class _Nfa:
                 return end
         raise AssertionError(node)
 
+    def all_but(self, texts: tuple[str, ...], steps: dict[str, str], start: int) -> int:
+        """Build the texts that are none of ``texts`` from ``start``; returns their end."""
+        end, other = self.state(), self.state()
+        self.chars[other].append((charset.ANY, other))
+        self.empty[other].append(end)
+        states = {"": start}
+        for beginning, heads in steps.items():
+            state = states[beginning]
+            if beginning not in texts:
+                self.empty[state].append(end)
+            self.chars[state].append((charset.other_than(heads), other))
+            for head in heads:
+                states[beginning + head] = self.state()
+                self.chars[state].append((((ord(head), ord(head)),), states[beginning + head]))
+        return end
+
     def closures(self) -> list[frozenset[int]]:
         """For each state, those that it reaches without a character."""
         found = []
@@ -106,6 +113,41 @@ class _Nfa:
             # Only states with an edge of their own, and the last, tell two subsets apart.
             found.append(frozenset(s for s in seen if self.chars[s] or not self.empty[s]))
         return found
+
+
+@functools.lru_cache(1000)
+def _nfa_of(tree: Any) -> tuple["_Nfa", int, list[frozenset[int]]] | None:
+    nfa = _Nfa()
+    try:
+        end = nfa.add(tree, nfa.state())
+    except TooMuch:
+        return None
+    return nfa, end, nfa.closures()
+
+
+def matches(tree: Any, text: str) -> bool:
+    """Whether a text is in the language of a tree, in time linear in both.
+
+    Raises:
+        TooMuch: the tree is too large.
+    """
+    built = _nfa_of(tree)
+    if built is None:
+        raise TooMuch("the automaton of a pattern")
+    nfa, end, closures = built
+    states = closures[0]
+    for char in text:
+        code = ord(char)
+        spend(len(states) // 8)
+        states = frozenset().union(
+            *(
+                closures[target]
+                for state in states
+                for ranges, target in nfa.chars[state]
+                if charset.has(ranges, code)
+            )
+        )
+    return end in states
 
 
 def intersection(wanted: Sequence[Any], unwanted: Sequence[Any]) -> Dfa:

@@ -66,6 +66,12 @@ def has(a: Ranges, code: int) -> bool:
     return i >= 0 and code <= a[i][1]
 
 
+@functools.lru_cache(4000)
+def other_than(text: str) -> Ranges:
+    """The characters that are not in a text."""
+    return complement(of(text))
+
+
 SPACE = union(
     [
         *((9, 13), (28, 32), (0x85, 0x85), (0xA0, 0xA0), (0x1680, 0x1680), (0x2000, 0x200A)),

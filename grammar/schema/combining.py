@@ -26,11 +26,16 @@ APPLICATORS = frozenset(
     "$ref $dynamicRef $recursiveRef allOf anyOf oneOf not if then else dependentSchemas"
     " dependencies".split()
 )
+_NEGATING = "oneOf not if dependentRequired dependentSchemas dependencies".split()
 _NO_OBJECT: Union = (SCALARS, Number(), String(), Array())
 
 
-def factors(reader: "Reader", item: Item) -> Iterator[tuple[str, Union]]:
-    """What each of the keywords allows; the values that all of them allow are the schema's."""
+def factors(reader: "Reader", item: Item, plain: Union) -> Iterator[tuple[str, Union]]:
+    """What each of the keywords allows; the values that all of them allow are the schema's.
+
+    Args:
+        plain: what the other keywords of ``item`` allow: a factor may leave out all else.
+    """
     schema, pointer = item.schema, item.pointer
     if "$ref" in schema:
         yield "$ref", reader.item_union(reader.target(item, "$ref"))
@@ -41,9 +46,12 @@ def factors(reader: "Reader", item: Item) -> Iterator[tuple[str, Union]]:
         yield "allOf", reader.union(branch(reader, item, "allOf", i))
     if "anyOf" in schema:
         yield "anyOf", any_of(reader, item)
+    if reader.coarse:
+        yield from _left_to_guard(reader, item)
+        return
     if "oneOf" in schema:
         reader.note(pointer, "oneOf", "rewritten", "oneOf is written as disjoint cases")
-        yield "oneOf", one_of(reader, item)
+        yield "oneOf", one_of(reader, item, plain)
     if "not" in schema:
         reader.note(pointer, "not", "rewritten", "not is written as what is left")
         yield "not", reader.union(child(reader, item, "not", False))
@@ -63,6 +71,16 @@ def factors(reader: "Reader", item: Item) -> Iterator[tuple[str, Union]]:
                 pointer, keyword, "guarded", f"{keyword} beside combinations is not enforced"
             )
             yield keyword, loosened(EVERYTHING, reason)
+
+
+def _left_to_guard(reader: "Reader", item: Item) -> Iterator[tuple[str, Union]]:
+    """oneOf as anyOf, and of the other keywords that they are there."""
+    for keyword in (*_NEGATING, "unevaluatedProperties", "unevaluatedItems"):
+        if not reader.counts(item.schema, keyword):
+            continue
+        union = any_of(reader, item, "oneOf") if keyword == "oneOf" else EVERYTHING
+        message = f"{keyword} would take too many cases here; not enforced"
+        yield keyword, loosened(union, reader.note(item.pointer, keyword, "guarded", message))
 
 
 def branches(item: Item, keyword: str) -> list[Any]:
@@ -91,23 +109,32 @@ def child(reader: "Reader", item: Item, keyword: str, positive: bool = True) -> 
     return reader.conj(schema, item.base, f"{item.pointer}/{keyword}", positive)
 
 
-def any_of(reader: "Reader", item: Item) -> Union:
+def any_of(reader: "Reader", item: Item, keyword: str = "anyOf") -> Union:
     """Every value that one branch allows."""
     found: list[Any] = []
-    for i, _ in enumerate(branches(item, "anyOf")):
-        found.extend(reader.union(branch(reader, item, "anyOf", i)))
-    return reader.bounded(tuple(found), item.pointer, "anyOf")
+    for i, _ in enumerate(branches(item, keyword)):
+        found.extend(reader.union(branch(reader, item, keyword, i)))
+    return reader.bounded(tuple(found), item.pointer, keyword)
 
 
-def one_of(reader: "Reader", item: Item) -> Union:
+def one_of(reader: "Reader", item: Item, plain: Union) -> Union:
     """Every value that exactly one branch allows: each without those that it overlaps."""
     count = len(branches(item, "oneOf"))
-    unions = [reader.union(branch(reader, item, "oneOf", i)) for i in range(count)]
+    unions = [
+        reader.product(plain, reader.union(branch(reader, item, "oneOf", i)), item.pointer, "oneOf")
+        for i in range(count)
+    ]
     found: list[Any] = []
+    common = {
+        frozenset((i, j))
+        for i in range(count)
+        for j in range(i)
+        if reader.overlap(unions[i], unions[j])
+    }
     for i, own in enumerate(unions):
         result = own
-        for j, other in enumerate(unions):
-            if i != j and result and reader.product(own, other, item.pointer, "oneOf"):
+        for j in range(count):
+            if result and frozenset((i, j)) in common:
                 refused = reader.union(branch(reader, item, "oneOf", j, positive=False))
                 result = reader.product(result, refused, item.pointer, "oneOf")
         found.extend(result)
@@ -133,7 +160,7 @@ def without(key: str) -> Object:
 
 def with_keys(*keys: str) -> Object:
     """Objects that have some keys."""
-    return Object(props=tuple((k, frozenset()) for k in keys), required=frozenset(keys))
+    return Object(required=frozenset(keys))
 
 
 def dependent_required(reader: "Reader", item: Item) -> Iterator[tuple[str, list[str]]]:
@@ -176,7 +203,9 @@ def dynamic(reader: "Reader", item: Item, keyword: str) -> Union:
     ref = item.schema[keyword]
     if keyword == "$recursiveRef":
         if not document.recursive:
-            return reader.item_union(reader.target(item, keyword))
+            # Whatever it says, the validator goes to the root.
+            schema, base, pointer = document.resolve("#", item.base, item.pointer)
+            return reader.item_union(reader.item(schema, base, pointer, item.positive))
     elif isinstance(ref, str) and "#" in ref:
         places = document.dynamic.get(ref.rpartition("#")[2], [])
         if len(places) <= 1:

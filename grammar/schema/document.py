@@ -44,9 +44,12 @@ class Document:
         schema: the root.
         id_keyword: ``$id``, or ``id`` in draft 4.
         ref_hides_id: drafts up to 7 ignore what stands beside ``$ref``.
+        named: whether any place may have a name; without one there is no need to look.
     """
 
-    def __init__(self, schema: Any, id_keyword: str, ref_hides_id: bool) -> None:
+    def __init__(
+        self, schema: Any, id_keyword: str, ref_hides_id: bool, named: bool = True
+    ) -> None:
         self._id = id_keyword
         self._ref_hides_id = ref_hides_id
         self.root_base = self._base_of(schema, "")
@@ -57,7 +60,9 @@ class Document:
         self.recursive = False
         """Whether ``$recursiveAnchor`` is true anywhere."""
         self._bases: dict[int, str] = {}
-        self._index(schema, "", "#")
+        self._named = named
+        if named:
+            self._index(schema, "", "#")
 
     def _base_of(self, schema: Any, base: str) -> str:
         if not isinstance(schema, Mapping):
@@ -136,7 +141,7 @@ class Document:
             else:
                 raise Refused(pointer, "$ref", f"$ref {ref!r} leads nowhere; define its target")
             place = f"{place}/{part}"
-        if isinstance(schema, Mapping) and id(schema) not in self._bases:
+        if self._named and isinstance(schema, Mapping) and id(schema) not in self._bases:
             # Below an unknown keyword: its own identifiers are found only now.
             self._index(schema, inner, place)
         return schema, self._bases.get(id(schema), inner), place
@@ -152,5 +157,6 @@ class Document:
                 " $defs",
             ) from None
         self._resources[uri] = (resource.contents, uri)
+        self._named = True
         self._index(resource.contents, uri, uri)
         return self._resources[uri]

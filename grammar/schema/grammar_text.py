@@ -7,7 +7,7 @@ a few values, multiples, bounds of any size.
 
 import itertools
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -16,7 +16,7 @@ from grammar.schema.automaton import Dfa
 from grammar.schema.graph import Graph
 from grammar.schema.language import ANYTHING, Language, dfa_of, tree_of
 from grammar.schema.limits import Refused, TooMuch
-from grammar.schema.regex import Alt, Chars, Repeat, Seq
+from grammar.schema.regex import Alt, Chars, Except, Repeat, Seq
 from grammar.schema.shapes import (
     EVERYTHING,
     FALSE,
@@ -31,7 +31,7 @@ from grammar.schema.shapes import (
     Values,
 )
 
-MAX_RULES = 20_000
+MAX_RULES = 60_000
 MAX_TRACKED = 6
 """Required keys whose presence is tracked in every order; more have to come in declared order."""
 _MAX_COUNTED = 24
@@ -68,12 +68,18 @@ class GrammarWriter:
         self.any_order = any_order
         self.rules: dict[str, str] = {}
         self._conjs: dict[Conj, str] = {}
+        self._queue: list[Conj] = []
         self._shared: dict[Any, str] = {}
         self._space = max_whitespace
 
     def text(self) -> str:
         """The whole grammar; its first rule is ``root``."""
         start = self.conj(self.graph.root)
+        for conj in self._queue:
+            union = self.graph.shapes[conj]
+            for shape in union:
+                self.reader.reasons.update(dict.fromkeys(shape.loose))
+            self.rules[self._conjs[conj]] = self.union(union)
         rules = {"root": start, "ws": f"[ \\t\\n\\r]{{0,{self._space}}}", **self.rules}
         return "".join(f"{name} ::= {body}\n" for name, body in rules.items())
 
@@ -100,12 +106,9 @@ class GrammarWriter:
         if conj == TRUE:
             return self.anything()
         if conj not in self._conjs:
-            # Its name comes first: a recursive schema leads back to it.
-            name = self._conjs[conj] = self.rule("", "v")
-            union = self.graph.shapes[conj]
-            for shape in union:
-                self.reader.reasons.update(dict.fromkeys(shape.loose))
-            self.rules[name] = self.union(union)
+            # Written later: a recursive schema leads back to it, and a deep one goes on.
+            self._conjs[conj] = self.rule("", "v")
+            self._queue.append(conj)
         return self._conjs[conj]
 
     def anything(self) -> str:
@@ -164,6 +167,10 @@ class GrammarWriter:
         return self.shared(shape, lambda: self._number(shape), "n")
 
     def _number(self, shape: Number) -> str:
+        if shape.fractional and shape == Number(fractional=True):
+            return '"-"? ("0" | [1-9] [0-9]*) "." [0-9]* [1-9] [0-9]*'
+        if shape.fractional:
+            self.guard("not", "that a number within bounds is not whole is not enforced")
         if shape.step is None:
             text = numerals.decimals(shape)
             if text is not None:
@@ -175,7 +182,7 @@ class GrammarWriter:
         low, high = whole_bounds(shape)
         step = shape.step.numerator
         if step == 1:
-            return numerals.integers(low, high) or self._nothing()
+            return numerals.integers(low, high) or self.nothing()
         listed = self._listed(shape)
         if listed is not None:
             return listed
@@ -184,9 +191,10 @@ class GrammarWriter:
         if low == 0 and high is None and step <= _MAX_STEP:
             return self._multiples(step, signed=False)
         self.guard("multipleOf", f"multiples of {step} within bounds are not enforced")
-        return numerals.integers(low, high) or self._nothing()
+        return numerals.integers(low, high) or self.nothing()
 
-    def _nothing(self) -> str:
+    def nothing(self) -> str:
+        """A rule body that no text matches."""
         # A class without a character: nothing matches it.
         return '"\\0" "\\0"'
 
@@ -199,7 +207,7 @@ class GrammarWriter:
         first, last = -(-shape.low // shape.step), shape.high // shape.step
         values = [n * shape.step for n in range(first, last + 1)]
         plain = [v.numerator if v.denominator == 1 else float(v) for v in values]
-        return " | ".join(quoted(json.dumps(v)) for v in plain if shape.has(v)) or self._nothing()
+        return " | ".join(quoted(json.dumps(v)) for v in plain if shape.has(v)) or self.nothing()
 
     def _multiples(self, step: int, signed: bool = True) -> str:
         """Multiples of a whole step: one rule for each remainder."""
@@ -228,10 +236,10 @@ class GrammarWriter:
         scaled = 10**places * step
         if scaled.denominator > 1 or 10**places % scaled or 10**places / scaled > 1000:
             self.guard("multipleOf", f"multiples of {float(step):g} are not enforced")
-            return numerals.decimals(Number(shape.low, shape.high)) or self._nothing()
+            return numerals.decimals(Number(shape.low, shape.high)) or self.nothing()
         if shape.low is not None or shape.high is not None:
             self.guard("multipleOf", f"multiples of {float(step):g} in bounds are not enforced")
-            return numerals.decimals(Number(shape.low, shape.high)) or self._nothing()
+            return numerals.decimals(Number(shape.low, shape.high)) or self.nothing()
         ends = {str(n).zfill(places).rstrip("0") for n in range(0, 10**places, int(scaled))}
         fractions = " | ".join(quoted(e) for e in sorted(ends) if e)
         return f'"-"? ("0" | [1-9] [0-9]*) ("." ("0" | ({fractions}) "0"{{0,3}}))?'
@@ -269,7 +277,9 @@ class GrammarWriter:
             case Seq(parts):
                 return " ".join(self._group(p) for p in parts) or '""'
             case Alt(options):
-                return " | ".join(self._group(o) for o in options) or self._nothing()
+                return " | ".join(self._group(o) for o in options) or self.nothing()
+            case Except():
+                return self.shared(node, lambda: self.all_but(node), "x")
             case Repeat(part, low, high):
                 if high == 0:
                     return '""'
@@ -304,7 +314,21 @@ class GrammarWriter:
         ]
         if codes and not found:
             found = [quoted(f"\\u{code:04x}") for code in codes]
-        return " | ".join(found) or self._nothing()
+        return " | ".join(found) or self.nothing()
+
+    def all_but(self, node: Except) -> str:
+        """Every text but a few: a rule for what may follow each of their beginnings."""
+        texts, steps = frozenset(node.texts), node.steps()
+        names = {beginning: self.rule("", "x") for beginning in steps}
+        for beginning, heads in steps.items():
+            options = [f"{self.chars(charset.other_than(heads))} {self.char()}*"]
+            options += [
+                f"{self.chars(charset.of(head))} {names[beginning + head]}" for head in heads
+            ]
+            if beginning not in texts:
+                options.append('""')
+            self.rules[names[beginning]] = " | ".join(options)
+        return names[""]
 
     def dfa(self, dfa: Dfa) -> str:
         """An automaton, one rule a state."""
@@ -313,7 +337,7 @@ class GrammarWriter:
             options = [f"{self.chars(ranges)} {names[target]}" for ranges, target in out]
             if state in dfa.final:
                 options.append('""')
-            self.rules[names[state]] = " | ".join(options) or self._nothing()
+            self.rules[names[state]] = " | ".join(options) or self.nothing()
         return names[0]
 
     def array(self, shape: Array) -> str:
@@ -371,7 +395,7 @@ class GrammarWriter:
         texts = [t for s in union if isinstance(s, Values) for t in s.texts]
         high = len(texts) if shape.high is None else min(shape.high, len(texts))
         if len(texts) > _MAX_UNIQUE or high < shape.low:
-            return None if high >= shape.low else self._nothing()
+            return None if high >= shape.low else self.nothing()
         spelled = [self.value(json.loads(t)) for t in texts]
         names: dict[int, str] = {}
 
@@ -386,7 +410,7 @@ class GrammarWriter:
                         for i, text in enumerate(spelled)
                         if not used >> i & 1
                     ]
-                self.rules[names[used]] = " | ".join(options) or self._nothing()
+                self.rules[names[used]] = " | ".join(options) or self.nothing()
             return names[used]
 
         first = [f"({text}) {after(1 << i)}" for i, text in enumerate(spelled)] if high else []
@@ -450,7 +474,7 @@ class GrammarWriter:
 
     def _several(self, other: str | None, low: int, high: int | None) -> str:
         if other is None:
-            return '""' if low == 0 else self._nothing()
+            return '""' if low == 0 else self.nothing()
         most = "" if high is None else high - 1
         some = f'{other} (ws "," ws {other}){{{max(low - 1, 0)},{most}}} ws'
         return f"({some})" if low else f"({some})?"
@@ -462,8 +486,12 @@ class GrammarWriter:
         return f'{self.string(String(keys))} ws ":" ws {self.conj(conj)}'
 
 
+_State = tuple[int, frozenset[str], int]
+"""Place in the declared order, keys seen, members counted."""
+
+
 class _Members:
-    """The members of one kind of object: rules for what may follow what has been written.
+    """The members of one kind of object: a rule for what may follow each state.
 
     Keys are tracked where their order is declared, or where they are few; else the required ones
     are, and an optional key may be repeated (the last counts, and each has been checked).
@@ -473,88 +501,79 @@ class _Members:
         self,
         writer: GrammarWriter,
         members: dict[str, str],
-        required: Iterable[str],
+        required: frozenset[str],
         other: str | None,
         low: int,
         high: int | None,
     ) -> None:
-        self.writer, self.other, self.low, self.high = writer, other, low, high
+        self.writer, self.low, self.high = writer, low, high
         self.keys = list(members)
-        self.required = [k for k in self.keys if k in set(required)]
+        self.required = [k for k in self.keys if k in required]
+        self.last_required = max((i for i, k in enumerate(self.keys) if k in required), default=-1)
         self.rules = {key: writer.rule(text, "k") for key, text in members.items()}
         self.counted = low > 0 or high is not None
         counts = (max(low, high or 0) + 1) if self.counted else 1
-        self.all_tracked = len(self.keys) <= MAX_TRACKED and counts <= 8
-        self.names: dict[Any, str] = {}
+        self.tracked = len(self.keys) <= MAX_TRACKED and counts <= 8
+        self.sequential = not self.tracked and len(self.required) > MAX_TRACKED
+        self.free = other
+        if writer.any_order and not self.tracked:
+            # Members that change no state are one alternative, however many they are.
+            free = [self.rules[k] for k in self.keys if k not in required]
+            free += [other] if other else []
+            self.free = writer.rule(" | ".join(free), "k") if free else None
+        self.names: dict[_State, str] = {}
+        self.pending: list[_State] = []
 
     def start(self) -> str:
         """What may stand between the braces."""
-        state = (0, frozenset(), 0)
-        return f"({' | '.join(self._options(state, first=True))})"
+        first = f"({' | '.join(self._options((0, frozenset(), 0), first=True))})"
+        for state in self.pending:
+            options = self._options(state, first=False)
+            self.writer.rules[self.names[state]] = " | ".join(options) or self.writer.nothing()
+        return first
 
-    def _after(self, state: tuple[int, frozenset[str], int]) -> str:
+    def _after(self, state: _State) -> str:
         if state not in self.names:
             self.names[state] = self.writer.rule("", "o")
-            options = self._options(state, first=False)
-            self.writer.rules[self.names[state]] = " | ".join(options) or self.writer._nothing()
+            self.pending.append(state)
         return self.names[state]
 
-    def _options(self, state: tuple[int, frozenset[str], int], first: bool) -> list[str]:
+    def _options(self, state: _State, first: bool) -> list[str]:
         place, seen, count = state
         found = []
         comma = "" if first else 'ws "," ws '
         if self.high is None or count < self.high:
-            for key, following in self._next(place, seen):
-                after = self._after((*following, self._count(count + 1)))
+            more = 0 if not self.counted else count + 1 if self.high else min(count + 1, self.low)
+            for key, place_after, seen_after in self._next(place, seen):
+                after = self._after((place_after, seen_after, more))
                 found.append(f"{comma}{self.rules[key]} {after}")
-            if self.other is not None and self._open(place):
-                after = self._after((*self._stay(place, seen), self._count(count + 1)))
-                found.append(f"{comma}{self.other} {after}")
+            if self.free is not None and (self.writer.any_order or place > self.last_required):
+                stay = place if self.writer.any_order else len(self.keys)
+                found.append(f"{comma}{self.free} {self._after((stay, seen, more))}")
         if self._complete(place, seen) and count >= self.low:
             found.append('""' if first else "ws")
         return found
 
-    def _count(self, count: int) -> int:
-        if not self.counted:
-            return 0
-        return count if self.high is not None else min(count, self.low)
-
-    @property
-    def _sequential(self) -> bool:
-        return len(self.required) > MAX_TRACKED
-
-    def _next(self, place: int, seen: frozenset[str]) -> list[tuple[str, tuple[int, Any]]]:
+    def _next(self, place: int, seen: frozenset[str]) -> list[tuple[str, int, frozenset[str]]]:
         """The keys that may come, each with the place and the keys seen after it."""
         if not self.writer.any_order:
             found = []
             for i in range(place, len(self.keys)):
-                found.append((self.keys[i], (i + 1, seen)))
+                found.append((self.keys[i], i + 1, seen))
                 if self.keys[i] in self.required:
                     break
             return found
-        if self.all_tracked:
-            return [(k, (0, seen | {k})) for k in self.keys if k not in seen]
-        optional = [(k, (place, seen)) for k in self.keys if k not in self.required]
-        if self._sequential:
-            due = self.required[place : place + 1]
-            return [(k, (place + 1, seen)) for k in due] + optional
-        return [(k, (0, seen | {k})) for k in self.required if k not in seen] + optional
-
-    def _open(self, place: int) -> bool:
-        """Whether an undeclared key may come now."""
-        if self.writer.any_order:
-            return True
-        return not set(self.keys[place:]) & set(self.required)
-
-    def _stay(self, place: int, seen: frozenset[str]) -> tuple[int, frozenset[str]]:
-        return (place, seen) if self.writer.any_order else (len(self.keys), seen)
+        if self.sequential:
+            return [(k, place + 1, seen) for k in self.required[place : place + 1]]
+        keys = self.keys if self.tracked else self.required
+        return [(k, 0, seen | {k}) for k in keys if k not in seen]
 
     def _complete(self, place: int, seen: frozenset[str]) -> bool:
         if not self.writer.any_order:
-            return not set(self.keys[place:]) & set(self.required)
-        if self._sequential and not self.all_tracked:
+            return place > self.last_required
+        if self.sequential:
             return place >= len(self.required)
-        return set(self.required) <= seen
+        return seen.issuperset(self.required)
 
 
 def whole_bounds(shape: Number) -> tuple[int | None, int | None]:

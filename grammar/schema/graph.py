@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from grammar.schema import keys, language, regex
 from grammar.schema.keys import Region
 from grammar.schema.limits import Refused, TooMuch
+from grammar.schema.objects import conj_at
 from grammar.schema.reading import Reader
 from grammar.schema.result import Reason
 from grammar.schema.shapes import FALSE, TRUE, Array, Conj, Object, Shape, Union, Values
@@ -61,6 +62,10 @@ class Graph:
         return tuple(dict.fromkeys(found))
 
     def _settle_object(self, shape: Object) -> Object:
+        late = sorted(shape.required - shape.declared.keys())
+        if late:
+            props = shape.props + tuple((key, conj_at(shape, key)) for key in late)
+            shape = replace(shape, props=props)
         if shape.names != TRUE:
             props = tuple(
                 (key, conj if keys.admits(self.reader, shape, key) else FALSE)

@@ -2,15 +2,17 @@
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from grammar.schema import regex
-from grammar.schema.automaton import Dfa, intersection, to_tree
+from grammar.schema.automaton import Dfa, intersection, matches, to_tree
+from grammar.schema.hashing import hashed_once
 from grammar.schema.limits import TooMuch
 from grammar.schema.regex import ANY_CHAR, Alt, Chars, Repeat, Seq
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Language:
     """A set of strings, as what has to hold of each.
@@ -62,7 +64,9 @@ class Language:
         """
         if len(text) < self.low or (self.high is not None and len(text) > self.high):
             return False
-        return _dfa(replace(self, low=0, high=None)).accepts(text)
+        return all(matches(t, text) for t in self.trees) and not any(
+            matches(t, text) for t in self.never
+        )
 
 
 ANYTHING = Language()
@@ -117,28 +121,25 @@ def of_texts(texts: Sequence[str]) -> Language:
 
 def without_texts(texts: Sequence[str]) -> Language:
     """Every string but these."""
-    return Language(frozenset([all_but(tuple(sorted(texts)))])) if texts else ANYTHING
+    return Language(frozenset([regex.Except(tuple(sorted(texts)))])) if texts else ANYTHING
 
 
-@functools.lru_cache(1000)
-def all_but(texts: tuple[str, ...]) -> Any:
-    """The tree of every string but these, along their common prefixes."""
-    from grammar.schema import charset
-
-    heads: dict[str, list[str]] = {}
-    for text in texts:
-        if text:
-            heads.setdefault(text[0], []).append(text[1:])
-    options: list[Any] = [] if "" in texts else [regex.EMPTY]
-    others = charset.complement(charset.of("".join(heads)))
-    options.append(Seq((Chars(others), regex.ANY_TEXT)))
-    for head, tails in heads.items():
-        options.append(Seq((Chars(charset.of(head)), all_but(tuple(sorted(tails))))))
-    return Alt(tuple(options))
-
-
-@functools.lru_cache(1000)
 def _dfa(language: Language) -> Dfa:
+    found = _dfa_or_error(language)
+    if isinstance(found, TooMuch):
+        raise found
+    return found
+
+
+@functools.lru_cache(1000)
+def _dfa_or_error(language: Language) -> Dfa | TooMuch:
+    try:
+        return _build(language)
+    except TooMuch as error:
+        return error
+
+
+def _build(language: Language) -> Dfa:
     wanted = list(language.trees)
     if language.low or language.high is not None or not wanted:
         wanted.append(Repeat(ANY_CHAR, language.low, language.high))
@@ -178,6 +179,8 @@ def _lengths(node: Any) -> tuple[int, int | None]:
     match node:
         case Chars():
             return 1, 1
+        case regex.Except():
+            return 0, None
         case Seq(parts):
             low, high = 0, 0
             for part in parts:

@@ -23,6 +23,10 @@ class Refused(Exception):
         self.pointer, self.keyword, self.message = pointer, keyword, message
 
 
+class OverBudget(Refused):
+    """Rewriting took all that it may; a coarser reading may still do."""
+
+
 class TooMuch(Exception):
     """One rewriting would outgrow its share; the caller writes something wider instead."""
 
@@ -53,6 +57,7 @@ class Budget:
 
     def __init__(self, options: Options) -> None:
         self.steps_left = options.max_growth
+        self._calls = 0
         _left.set(_AUTOMATA)
         self._options = options
         self._deadline = time.thread_time() + options.max_seconds
@@ -63,16 +68,18 @@ class Budget:
         Raises:
             Refused: none are left, or the time is over.
         """
-        self.steps_left -= steps
+        self.steps_left -= max(steps, 1)
         if self.steps_left < 0:
-            raise Refused(
+            raise OverBudget(
                 pointer,
                 "",
                 f"rewriting needs more than {self._options.max_growth:,} steps; simplify the"
                 " combinations (allOf, anyOf, oneOf, not) or raise max_growth",
             )
-        if time.thread_time() > self._deadline:
-            raise Refused(
+        self._calls += 1
+        # Reading the clock of a thread takes a while on some systems.
+        if self._calls % 64 == 0 and time.thread_time() > self._deadline:
+            raise OverBudget(
                 pointer,
                 "",
                 f"rewriting took more than {self._options.max_seconds:g} s of the processor;"
@@ -80,8 +87,11 @@ class Budget:
             )
 
 
-def check_size(schema: Any, options: Options) -> None:
+def check_size(schema: Any, options: Options) -> str:
     """Check that a schema is JSON, and neither too deep nor too large.
+
+    Returns:
+        Its text.
 
     Raises:
         Refused: it is not.
@@ -112,7 +122,8 @@ def check_size(schema: Any, options: Options) -> None:
             raise Refused("#", "", f"the schema is larger than {options.max_bytes:,} bytes")
         depth += 1
     try:
-        size = len(json.dumps(schema, ensure_ascii=False, allow_nan=False).encode())
+        text = json.dumps(schema, ensure_ascii=False, allow_nan=False)
+        size = len(text.encode())
     except (TypeError, ValueError, RecursionError) as error:
         raise Refused("#", "", f"the schema must be JSON; {error}") from None
     if size > options.max_bytes:
@@ -121,3 +132,4 @@ def check_size(schema: Any, options: Options) -> None:
             "",
             f"the schema has {size:,} bytes of JSON, more than max_bytes = {options.max_bytes:,}",
         )
+    return text

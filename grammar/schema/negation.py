@@ -78,7 +78,7 @@ def _other_types(reader: "Reader", item: Item) -> Iterator[Shape]:
     kinds = {type(s) for s in named}
     yield from (s for s in EVERYTHING if type(s) not in kinds and not isinstance(s, Values))
     if any(isinstance(s, Number) and s.integral for s in named):
-        yield _wide(reader, item, "type", Number())
+        yield Number(fractional=True)
 
 
 def _other_values(reader: "Reader", item: Item, keyword: str) -> Iterator[Shape]:
@@ -205,8 +205,7 @@ def _combinations(reader: "Reader", item: Item, upright: Item) -> Iterator[Union
     for key, needed in combining.dependent_required(reader, upright):
         for other in needed:
             if other != key:
-                props = ((key, TRUE), (other, FALSE))
-                yield (Object(props=props, required=frozenset([key])),)
+                yield (Object(props=((other, FALSE),), required=frozenset([key])),)
     for key, conj in combining.dependent_schemas(reader, upright):
         refused = reader.union(negated(conj))
         yield reader.product((combining.with_keys(key),), refused, pointer, "dependentSchemas")

@@ -1,16 +1,14 @@
 """Object shapes: what holds for a key, the meet of two, and the keys that are not declared."""
 
 import re
-from collections.abc import Iterable
 
 from grammar.schema.shapes import TRUE, Conj, Layer, Object
 
 
 def conj_at(shape: Object, key: str) -> Conj:
     """What holds for the value of a key, declared or not; ``names`` is not part of it."""
-    for name, conj in shape.props:
-        if name == key:
-            return conj
+    if key in shape.declared:
+        return shape.declared[key]
     conj = TRUE
     for layer in shape.layers:
         conj |= layer_at(layer, key)
@@ -23,16 +21,9 @@ def layer_at(layer: Layer, key: str) -> Conj:
     return frozenset().union(*matching) if matching else layer.additional
 
 
-def declare(shape_props: dict[str, Conj], shape: Object, keys: Iterable[str]) -> None:
-    """Add keys with what the shape already says of them."""
-    for key in keys:
-        if key not in shape_props:
-            shape_props[key] = conj_at(shape, key)
-
-
 def meet_objects(a: Object, b: Object) -> Object | None:
     """Objects in both."""
-    ours, theirs = dict(a.props), dict(b.props)
+    ours, theirs = a.declared, b.declared
     props = {
         key: (ours[key] if key in ours else conj_at(a, key))
         | (theirs[key] if key in theirs else conj_at(b, key))

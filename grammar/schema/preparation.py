@@ -1,16 +1,17 @@
 """``prepare``: from a schema as written to one that xgrammar enforces."""
 
+from dataclasses import replace
 from typing import Any
 
 from grammar.schema.document import Document
 from grammar.schema.grammar_text import GrammarWriter
 from grammar.schema.graph import Graph
 from grammar.schema.judge import DRAFTS, draft_of
-from grammar.schema.limits import Budget, Refused, check_size
+from grammar.schema.limits import Budget, OverBudget, Refused, check_size
 from grammar.schema.reading import Reader
 from grammar.schema.result import Options, Prepared, Reason
 from grammar.schema.shapes import TRUE
-from grammar.schema.spellings import modern
+from grammar.schema.spellings import may_be_old, modern
 from grammar.schema.writing import Writer
 
 _DEFAULT = Options()
@@ -31,38 +32,48 @@ def prepare(schema: Any, *, options: Options = _DEFAULT, pointer: str = "") -> P
         The schema to compile, its verdict, and the reasons. Whatever is wrong with the schema is a
         verdict, never an exception.
     """
-    draft, judged, reader = "2020-12", schema, None
+    draft, judged = "2020-12", schema
     try:
-        check_size(schema, options)
+        text = check_size(schema, options)
         draft, lenient = _draft(schema, options)
+        lenient = lenient and may_be_old(text)
         judged, renamed = modern(schema, aliases=options.aliases, lenient=lenient)
-        document = Document(judged, "id" if draft == "4" else "$id", draft in ("4", "6", "7"))
-        reader = Reader(document, options, draft, Budget(options))
-        reader.reasons.update(dict.fromkeys(renamed))
-        root = reader.conj(judged, document.root_base, "#")
-        graph = Graph(reader, root)
-        if root != TRUE and not graph.shapes[root]:
-            raise Refused("#", "", "no value satisfies it")
-        written = Writer(graph).document()
-        grammar = None
-        if options.target == "grammar":
-            # What the schema has to leave out is no matter where the grammar keeps it.
-            reader.reasons = dict.fromkeys(
-                r for r in reader.reasons if r.kind != "guarded" or r.pointer != "#"
-            )
-            grammar = GrammarWriter(
-                graph,
-                max_whitespace=options.max_whitespace,
-                any_order=options.key_order == "any",
-            ).text()
-    except Refused as refusal:
-        reason = Reason(refusal.pointer, refusal.keyword, "refused", refusal.message)
-        others = () if reader is None else tuple(reader.reasons)
-        return Prepared(None, schema, "refused", (reason, *others), draft, None, judged)
-    reasons = sorted(reader.reasons, key=lambda r: _SEVERITY[r.kind])
+        named = '"id"' in text or '"$id"' in text or "nchor" in text
+        document = Document(
+            judged, "id" if draft == "4" else "$id", draft in ("4", "6", "7"), named=named
+        )
+        try:
+            written, grammar, found = _rewritten(document, judged, options, draft, coarse=False)
+        except OverBudget:
+            written, grammar, found = _rewritten(document, judged, options, draft, coarse=True)
+    except (Refused, RecursionError) as error:
+        refusal = error if isinstance(error, Refused) else Refused("#", "", "it nests too deeply")
+        reason = Reason(pointer + refusal.pointer, refusal.keyword, "refused", refusal.message)
+        return Prepared(None, schema, "refused", (reason,), draft, None, judged)
+    reasons = sorted([*renamed, *found], key=lambda r: _SEVERITY[r.kind])
+    if pointer:
+        reasons = [replace(r, pointer=pointer + r.pointer) for r in reasons]
     kinds = {r.kind for r in reasons}
     verdict = next((k for k in ("guarded", "rewritten") if k in kinds), "exact")
     return Prepared(written, schema, verdict, tuple(reasons), draft, grammar, judged)
+
+
+def _rewritten(
+    document: Document, schema: Any, options: Options, draft: str, coarse: bool
+) -> tuple[Any, str | None, list[Reason]]:
+    """The schema and the grammar, and why they are not the schema as it was."""
+    reader = Reader(document, options, draft, Budget(options), coarse)
+    root = reader.conj(schema, document.root_base, "#")
+    graph = Graph(reader, root)
+    if root != TRUE and not graph.shapes[root]:
+        raise Refused("#", "", "no value satisfies it")
+    if options.target == "schema":
+        written = Writer(graph).document()
+        return written, None, list(reader.reasons)
+    grammar = GrammarWriter(
+        graph, max_whitespace=options.max_whitespace, any_order=options.key_order == "any"
+    ).text()
+    return None, grammar, list(reader.reasons)
 
 
 def _draft(schema: Any, options: Options) -> tuple[str, bool]:

@@ -38,6 +38,12 @@ from grammar.schema.string_formats import PATTERNS
 MAX_SHAPES = 64
 """Shapes of one union. A product that is larger is not taken; its factor is left to the guard."""
 
+_LISTS = frozenset(["const", "enum"])
+_MAX_MEETS = 3000
+"""Pairs of shapes that are looked at for one product."""
+_MAX_ASKING = 3
+"""Levels below which two objects are taken to have something in common."""
+
 TYPES: dict[str, Shape] = {
     "null": values([None]),
     "boolean": values([True, False]),
@@ -75,11 +81,19 @@ class Reader:
     Args:
         document: where references lead.
         draft: decides which keywords count.
+        coarse: leave to the guard what takes negation, for schemas where that is too much.
     """
 
-    def __init__(self, document: Document, options: Options, draft: str, budget: Budget) -> None:
+    def __init__(
+        self,
+        document: Document,
+        options: Options,
+        draft: str,
+        budget: Budget,
+        coarse: bool = False,
+    ) -> None:
         self.document, self.options, self.budget = document, options, budget
-        self.rank = _RANK[draft]
+        self.rank, self.coarse = _RANK[draft], coarse
         self.reasons: dict[Reason, None] = {}
         self.written: dict[str, Any] = {}
         """Arrays and objects of enum and const as the schema has them, by canonical text."""
@@ -88,6 +102,8 @@ class Reader:
         self._items: dict[Item, Union] = {}
         self._open: set[Item] = set()
         self._asking = 0
+        self._texts: dict[Conj, frozenset[str] | None] = {}
+        self._met: dict[tuple[Object, Object], Object | None] = {}
         self._kept: list[Any] = []
         self._made: dict[Any, Any] = {}
 
@@ -155,12 +171,13 @@ class Reader:
             return b if a is EVERYTHING else a
         self.budget.spend(len(a) * len(b) // 4, pointer)
         met: dict[Shape, None] = {}
-        for x in a:
+        too_many = len(a) * len(b) > _MAX_MEETS
+        for x in () if too_many else a:
             for y in b:
                 shape = self.meet(x, y)
                 if shape is not None:
                     met[shape] = None
-        if len(met) > MAX_SHAPES:
+        if too_many or len(met) > MAX_SHAPES:
             reason = self.note(
                 pointer,
                 keyword,
@@ -169,6 +186,11 @@ class Reader:
             )
             return loosened(a, reason)
         return tidy(tuple(met))
+
+    def overlap(self, a: Union, b: Union) -> bool:
+        """Whether two unions have a value in common, as far as can be told."""
+        self.budget.spend(len(a) * len(b) // 4)
+        return any(self.meet(x, y) is not None for x in a for y in b)
 
     def bounded(self, shapes: Union, pointer: str, keyword: str) -> Union:
         """The union tidied; where it is still too large, every value, marked as wider."""
@@ -201,20 +223,43 @@ class Reader:
             return meet_strings(a, b)
         if isinstance(a, Array):
             return meet_arrays(a, b)
+        if (a, b) not in self._met:
+            self._met[a, b] = self._meet_objects(a, b)
+        return self._met[a, b]
+
+    def _meet_objects(self, a: Object, b: Object) -> Object | None:
+        needed = []
+        for key in a.required | b.required:
+            ours, theirs = conj_at(a, key), conj_at(b, key)
+            both = ours | theirs
+            if both != ours and both != theirs:
+                if self._tags_differ(ours, theirs):
+                    return None
+                needed.append(both)
         met = meet_objects(a, b)
-        if met is None or any(
-            self.impossible(conj)
-            for key, conj in met.props
-            if key in met.required and conj not in (conj_at(a, key), conj_at(b, key))
-        ):
-            return None
-        return met
+        return None if met is None or any(map(self.impossible, needed)) else met
+
+    def _tags_differ(self, a: Conj, b: Conj) -> bool:
+        """Whether two conjunctions list values, and have none in common."""
+        ours, theirs = self._listed_texts(a), self._listed_texts(b)
+        return ours is not None and theirs is not None and ours.isdisjoint(theirs)
+
+    def _listed_texts(self, conj: Conj) -> frozenset[str] | None:
+        if conj not in self._texts:
+            lists = any(
+                item.positive and isinstance(item.schema, Mapping) and item.schema.keys() & _LISTS
+                for item in conj
+            )
+            union = self.union(conj) if lists else EVERYTHING
+            listed = all(isinstance(s, Values) for s in union)
+            self._texts[conj] = frozenset(t for s in union for t in s.texts) if listed else None
+        return self._texts[conj]
 
     def impossible(self, conj: Conj) -> bool:
         """Whether nothing satisfies a conjunction, as far as can be told without a circle."""
         if conj in self._unions:
             return not self._unions[conj]
-        if len(self._open) > self.options.max_depth:
+        if self._asking > _MAX_ASKING or len(self._open) > self.options.max_depth:
             return False
         self._asking += 1
         try:
@@ -290,7 +335,7 @@ class Reader:
         if "$ref" in schema and self.rank <= 7:
             return self.item_union(self.target(item, "$ref"))
         result = self.plain(item)
-        for keyword, other in combining.factors(self, item):
+        for keyword, other in combining.factors(self, item, result):
             result = self.product(result, other, pointer, keyword)
         return result
 
@@ -502,16 +547,13 @@ class Reader:
         if rest in schema:
             additional = self.conj(schema[rest], base, f"{pointer}/{rest}")
         layers = (Layer(pairs, additional),) if pairs or additional != TRUE else ()
-        plain = Object(layers=layers)
+        # Keys that are required and not declared come last, once everything is met.
         props = {
             name: self.conj(child, base, f"{pointer}/properties/{escaped(name)}")
             | (conj_at(Object(layers=(Layer(pairs, TRUE),)), name) if pairs else TRUE)
             for name, child in declared.items()
         }
         required = self.names(item, "required")
-        for name in required:
-            if name not in props:
-                props[name] = conj_at(plain, name)
         names = TRUE
         if self.counts(schema, "propertyNames"):
             names = self.conj(schema["propertyNames"], base, f"{pointer}/propertyNames")

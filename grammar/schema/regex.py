@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from grammar.schema import charset
+from grammar.schema.hashing import hashed_once
 
 
 class Unsupported(Exception):
     """No regular language of ours: a backreference, a boundary, a lookaround in the middle."""
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Chars:
     """One character of a set."""
@@ -25,6 +27,7 @@ class Chars:
     ranges: charset.Ranges
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Seq:
     """One after the other."""
@@ -32,6 +35,7 @@ class Seq:
     parts: tuple[Any, ...]
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Alt:
     """One of these."""
@@ -39,6 +43,7 @@ class Alt:
     options: tuple[Any, ...]
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Repeat:
     """``low`` to ``high`` times; None for no end."""
@@ -73,6 +78,27 @@ class Found:
     language: Any
     also: tuple[Any, ...] = ()
     never: tuple[Any, ...] = ()
+
+
+@hashed_once
+@dataclass(frozen=True)
+class Except:
+    """Every text but a few, sorted; kept as texts, since they may be long and many."""
+
+    texts: tuple[str, ...]
+
+    def steps(self) -> dict[str, str]:
+        """For each beginning of a text, the characters that lead to a longer one.
+
+        A beginning comes before those that are longer.
+        """
+        found: dict[str, str] = {"": ""}
+        for text in self.texts:
+            for i, char in enumerate(text):
+                if text[: i + 1] not in found:
+                    found[text[: i + 1]] = ""
+                    found[text[:i]] += char
+        return found
 
 
 NOTHING = Alt(())

@@ -64,8 +64,8 @@ class Options:
     max_whitespace: int = 2
     max_bytes: int = 1_000_000
     max_depth: int = 100
-    max_growth: int = 20_000
-    max_seconds: float = 2.0
+    max_growth: int = 100_000
+    max_seconds: float = 1.5
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,9 @@ class Prepared:
     """A schema made ready for xgrammar.
 
     Attributes:
-        schema: what to compile, or None where refused. It stands alone: references lead to its own
-            ``$defs``, and ``additionalProperties`` is written out, so ``strict_mode`` is moot.
+        schema: what to compile, or None where refused or where the grammar was asked for. It stands
+            alone: references lead to its own ``$defs``, and ``additionalProperties`` is written
+            out, so ``strict_mode`` is moot.
         original: the schema as given, read under ``options``.
         verdict: see ``Verdict``.
         reasons: why, one for each place, most serious first.

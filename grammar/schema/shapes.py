@@ -4,6 +4,7 @@ A schema is read as a union of shapes. The children of a shape are conjunctions,
 the schema that all have to hold; they are read only when they are needed, so recursion ends.
 """
 
+import functools
 import json
 import math
 from collections.abc import Iterable
@@ -11,10 +12,12 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
+from grammar.schema.hashing import hashed_once
 from grammar.schema.language import ANYTHING, Language
 from grammar.schema.result import Reason
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Item:
     """One place in a schema, or its negation.
@@ -59,6 +62,7 @@ def canonical(value: Any) -> str:
     return json.dumps(plain(value), sort_keys=True)
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Values:
     """Some values of any type, written out; true, false and null are always written out.
@@ -87,6 +91,7 @@ class Number:
 
     Attributes:
         step: every number is a multiple of it, or None; integers have an integral step.
+        fractional: integers are not among them.
     """
 
     low: Fraction | None = None
@@ -94,6 +99,7 @@ class Number:
     low_open: bool = False
     high_open: bool = False
     step: Fraction | None = None
+    fractional: bool = False
     loose: Loose = frozenset()
 
     @property
@@ -108,13 +114,19 @@ class Number:
             return False
         if self.high is not None and (x > self.high or (self.high_open and x == self.high)):
             return False
+        if self.fractional and x.denominator == 1:
+            return False
         return self.step is None or is_multiple(value, self.step)
 
     @property
     def empty(self) -> bool:
         """Whether no number is in it."""
+        if self.fractional and self.integral:
+            return True
         if self.low is None or self.high is None:
             return False
+        if self.fractional and self.low == self.high and self.low.denominator == 1:
+            return True
         if self.step is not None:
             first = math.ceil(self.low / self.step)
             first += self.low_open and first * self.step == self.low
@@ -147,6 +159,7 @@ class String:
     loose: Loose = frozenset()
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Array:
     """Arrays.
@@ -172,6 +185,7 @@ class Array:
         return self.prefix[index] if index < len(self.prefix) else self.items
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Layer:
     """What one schema says of the keys that it does not declare.
@@ -185,6 +199,7 @@ class Layer:
     additional: Conj
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Object:
     """Objects.
@@ -209,6 +224,11 @@ class Object:
     says: bool = False
     loose: Loose = frozenset()
 
+    @functools.cached_property
+    def declared(self) -> dict[str, Conj]:
+        """``props`` by key."""
+        return dict(self.props)
+
 
 Shape = Values | Number | String | Array | Object
 Union = tuple[Shape, ...]
@@ -231,7 +251,9 @@ def meet_numbers(a: Number, b: Number) -> Number | None:
             math.lcm(a.step.numerator * b.step.denominator, b.step.numerator * a.step.denominator),
             a.step.denominator * b.step.denominator,
         )
-    met = Number(low, high, low_open, high_open, step, a.loose | b.loose)
+    met = Number(
+        low, high, low_open, high_open, step, a.fractional or b.fractional, a.loose | b.loose
+    )
     return None if met.empty else met
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from grammar.schema import charset
 from grammar.schema.limits import TooMuch
-from grammar.schema.regex import Alt, Chars, Repeat, Seq
+from grammar.schema.regex import Alt, Chars, Except, Repeat, Seq
 
 RAW = charset.subtract(charset.ANY, charset.union([(0, 31), (34, 34), (92, 92)]))
 """Characters that stand for themselves in a JSON string."""
@@ -64,6 +64,8 @@ def _write(node: Any) -> str | None:
         case Alt(options):
             written = [w for w in map(_write, options) if w is not None]
             return "|".join(dict.fromkeys(written)) if written else None
+        case Except():
+            return _all_but(node)
         case Repeat(part, low, high):
             inner = _write(part)
             if inner is None or high == 0:
@@ -74,6 +76,21 @@ def _write(node: Any) -> str | None:
                 inner = f"(?:{inner})"
             return inner + _count(low, high)
     raise AssertionError(node)
+
+
+def _all_but(node: Except) -> str:
+    """From the longest beginnings to the shortest: what may follow each."""
+    after: dict[str, str] = {}
+    texts = frozenset(node.texts)
+    for beginning, heads in reversed(node.steps().items()):
+        options = [_class(charset.intersect(charset.other_than(heads), RAW)) + _class(RAW) + "*"]
+        for head in heads:
+            first = _write(Chars(charset.of(head)))
+            rest = after.pop(beginning + head)
+            if first is not None:
+                options.append(first + rest)
+        after[beginning] = f"(?:{'|'.join(options)}){'' if beginning in texts else '?'}"
+    return after[""]
 
 
 def _count(low: int, high: int | None) -> str:

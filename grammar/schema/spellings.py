@@ -40,6 +40,17 @@ ALIASES: dict[str, str | None] = {
 _TYPES = frozenset("null boolean integer number string array object".split())
 
 
+_OLD = re.compile(
+    r'"(?:dependencies|additionalItems)":|"items": \['
+    r'|"(?:exclusiveM[a-z]+|required)": (?:true|false)'
+)
+
+
+def may_be_old(text: str) -> bool:
+    """Whether a schema, as ``json.dumps`` writes it, may hold a spelling of an older draft."""
+    return _OLD.search(text) is not None
+
+
 def modern(schema: Any, *, aliases: bool, lenient: bool) -> tuple[Any, list[Reason]]:
     """A copy in the spelling of 2020-12, or the schema itself where nothing has to change.
 

@@ -38,10 +38,13 @@ class Writer:
         self.graph, self.reader = graph, graph.reader
         self.defs: dict[str, Any] = {}
         self._names: dict[Conj, str] = {}
+        self._queue: list[Conj] = []
 
     def document(self) -> Any:
         """The whole schema."""
         root = self.write(self.graph.root, root=True)
+        for conj in self._queue:
+            self.defs[self._names[conj]] = self.union(self.graph.shapes[conj])
         return {**root, "$defs": self.defs} if self.defs else root
 
     def guard(self, shape: Shape, keyword: str, message: str, kind: Kind = "guarded") -> None:
@@ -63,10 +66,9 @@ class Writer:
             shared = False
         if not shared:
             return self.union(union)
-        name = self._names[conj] = f"d{len(self._names)}"
-        self.defs[name] = None
-        self.defs[name] = self.union(union)
-        return {"$ref": f"#/$defs/{name}"}
+        self._names[conj] = f"d{len(self._names)}"
+        self._queue.append(conj)
+        return {"$ref": f"#/$defs/{self._names[conj]}"}
 
     def union(self, union: tuple[Shape, ...]) -> Any:
         """The schema of some shapes."""
@@ -119,6 +121,8 @@ class Writer:
             if listed is not None:
                 return [{"enum": listed}]
             self.guard(shape, "multipleOf", f"multiples of {float(shape.step):g} are not enforced")
+        if shape.fractional:
+            self.guard(shape, "not", "that a number is not whole is not enforced")
         written: dict[str, Any] = {"type": "number"}
         if shape.low is not None:
             written["exclusiveMinimum" if shape.low_open else "minimum"] = plain(shape.low)
