@@ -149,15 +149,17 @@ def _byte_level_alphabet() -> dict[str, int]:
     return {chr(b): b for b in printable} | {chr(256 + n): b for n, b in enumerate(shifted)}
 
 
-_ALPHABET = _byte_level_alphabet()
+BYTE_LEVEL_ALPHABET: dict[str, int] = _byte_level_alphabet()
+"""Character to byte."""
 
 
 def _decode_byte_level(token: str | bytes) -> bytes:
     if isinstance(token, bytes):
         return token
-    if all(c in _ALPHABET for c in token):
-        return bytes(_ALPHABET[c] for c in token)
-    return token.encode()
+    try:
+        return bytes(map(BYTE_LEVEL_ALPHABET.__getitem__, token))
+    except KeyError:
+        return token.encode()
 
 
 def _decode_byte_fallback(token: str | bytes) -> bytes:
