@@ -45,9 +45,10 @@ class Item:
 
 
 def bundled_bodies(limit: int, tools: int) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Bodies that all show the same tools, the `tools` most called, and their answers.
+    """Bodies that all begin alike, with the same tools and no system message, and their answers.
 
-    Taken from the bundled requests, of those that call one tool and know it as it was trained.
+    Taken from the bundled requests, of those that call one tool and know it as it was trained; the
+    tools are those that are called most.
     """
     answers = {row.data_index: row.message for row in read_results(bundled_reference())}
     found = []
@@ -57,7 +58,8 @@ def bundled_bodies(limit: int, tools: int) -> list[tuple[dict[str, Any], dict[st
             continue
         name = calls[0]["function"]["name"]
         tool = next(t for t in line.body["tools"] if t["function"]["name"] == name)
-        found.append((name, tool, line.body["messages"], answers[line.data_index]))
+        messages = [m for m in line.body["messages"] if m["role"] != "system"]
+        found.append((name, tool, messages, answers[line.data_index]))
     names = [name for name, _ in Counter(name for name, *_ in found).most_common(tools)]
     shown = {name: tool for name, tool, *_ in found if name in names}
     bodies = [
