@@ -16,10 +16,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-_WAYS = (
-    "free dense masked forced mixed generate generate_ours generate_xgrammar generate_llguidance"
-    " generate_outlines"
-).split()
+from eval.decoding_summary import WAYS
+
 _EXAMPLES = """examples:
   python -m eval.decoding                                  bundled model, bundled tools
   python -m eval.decoding --model smollm2-135m --output results/decoding/smollm2-135m
@@ -50,7 +48,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     models.add_argument("--shape", help="instead: random weights of this shape (qwen2.5-0.5b)")
     add("--output", type=Path, default=Path("runs/decoding"), help="folder (default: %(default)s)")
-    add("--ways", nargs="+", choices=_WAYS, default=_WAYS, metavar="WAY", help=" ".join(_WAYS))
+    add("--ways", nargs="+", choices=WAYS, default=WAYS, metavar="WAY", help=" ".join(WAYS))
     add("--rounds", type=int, default=5, help="turns of every way (default: %(default)s)")
     add("--batch-size", type=int, default=8, help="rows (default: %(default)s)")
     add("--limit", type=int, help="requests (default: as many as rows)")

@@ -44,7 +44,7 @@ _FIGURE_TITLES = {
         )
     },
 }
-_PARTS_SHORT = ("fwd %", "head %", "draw %", "gram. %")
+_PARTS_SHORT = ("fwd%", "head%", "draw%", "gram%")
 _COLOURS = dict(zip(PARTS, (style.BLUE, style.VERMILLION, style.GREEN, style.ORANGE), strict=True))
 
 
@@ -78,7 +78,7 @@ def _times(summary: Mapping[str, Any]) -> Table:
 
 
 def _shares(summary: Mapping[str, Any]) -> Table:
-    table = _table("", "tokens", "forced", "reads", *_PARTS_SHORT, "prompt s")
+    table = _table("", "tokens", "forced", "reads", *_PARTS_SHORT, "prompt")
     for name, way in summary["ways"].items():
         table.add_row(
             _TITLES[name],
@@ -94,7 +94,8 @@ def _shares(summary: Mapping[str, Any]) -> Table:
 def _remarks(summary: Mapping[str, Any]) -> list[str]:
     checks = summary["checks"]
     lines = [
-        f"Medians of {summary['rounds']} rounds; ratios are taken within a round.",
+        f"Medians of {summary['rounds']} rounds; ratios are taken within a round. Reads: forwards"
+        " after the prompts. Shares of decoding: forward, head, drawing, grammar. Prompt: seconds.",
         f"Checked first: {checks['same']} of {checks['compared']} constrained completions have the"
         f" tokens of the traced loop, {checks['near_ties']} part from it at a near-tie;"
         f" {checks['valid']} of {checks['ended']} that ended are valid calls,"
@@ -116,7 +117,7 @@ def draw(summary: Mapping[str, Any], path: Path) -> Path:
     ways = summary["ways"]
     path.parent.mkdir(parents=True, exist_ok=True)
     with rc_context(style.SETTINGS):
-        figure = Figure(figsize=(style.WIDTH * 1.3, 1.9 + 0.42 * len(ways)))
+        figure = Figure(figsize=(style.WIDTH * 1.3, 2.2 + 0.42 * len(ways)))
         axes = figure.add_subplot()
         used = set()
         for y, way in enumerate(ways.values()):
@@ -129,13 +130,13 @@ def draw(summary: Mapping[str, Any], path: Path) -> Path:
         axes.set_xlabel("ms a token over whole calls, prompts left out\n(median; line: range)")
         axes.grid(axis="x")
         axes.tick_params(axis="y", length=0)
-        axes.set_title(summary["title"], pad=32)
+        axes.set_title(summary["title"], pad=54)
         handles = [axes.barh(0, 0, color=colour, label=part) for part, colour in used_parts(used)]
         axes.legend(
             handles=handles,
             loc="lower left",
             bbox_to_anchor=(-0.02, 1.0),
-            ncols=len(handles),
+            ncols=3,
             borderaxespad=0.2,
             handlelength=1.0,
             handletextpad=0.4,

@@ -33,6 +33,7 @@ class Timing:
         forwards: calls of the model after the prompts.
         parts_s: seconds in the parts of the loop; of `generate`, only in "grammar".
         prompt_tokens: tokens of prompts that the model computed.
+        told: whether the tokens are the work's.
     """
 
     prompt_s: float = 0.0
@@ -43,6 +44,7 @@ class Timing:
     forwards: int = 0
     parts_s: dict[str, float] = field(default_factory=dict)
     prompt_tokens: int = 0
+    told: bool = True
 
 
 class ScriptedDecoder(Decoder):
@@ -131,7 +133,7 @@ def run_generate(
     Args:
         told: whether the tokens are the work's; else whatever `generate` samples.
     """
-    total = Timing()
+    total = Timing(told=told)
     for start in range(0, len(work.items), work.batch_size):
         part = slice(start, start + work.batch_size)
         items, scripts = work.items[part], work.scripts[part]
@@ -246,26 +248,12 @@ def _ours(items: Sequence[Item]) -> Any:
     return GrammarLogitsProcessor([item.prompt.grammar for item in items])
 
 
-WAYS = (
-    "free",
-    "dense",
-    "masked",
-    "forced",
-    "mixed",
-    "generate",
-    "generate_ours",
-    "generate_xgrammar",
-    "generate_llguidance",
-    "generate_outlines",
-)
-"""In the order in which they are shown. `mixed`: every other row is constrained."""
-
 OWN_TOKENS = ("generate_llguidance", "generate_outlines")
 """Ways whose grammar is not ours, so that they cannot be told our tokens."""
 
 
 def ways(work: Work, names: Iterable[str]) -> tuple[dict[str, Callable[[], Timing]], list[str]]:
-    """Those of `WAYS` that can run here, ready to, and why the others cannot."""
+    """Those that can run here, ready to, and why the others cannot."""
     loop = {
         "free": lambda: run_loop(work, _none),
         "dense": lambda: run_loop(work, _all, masked_head=False, forced_runs=False),

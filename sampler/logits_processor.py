@@ -210,9 +210,11 @@ class GrammarLogitsProcessor(LogitsProcessor):
     def _masked(self, scores: torch.Tensor) -> torch.Tensor:
         self._matchers.fill(self._running)
         mask = self._matchers.bitmask[self._rows]
-        empty = (masks.count_allowed(mask, self._width) == 0).nonzero().flatten().tolist()
-        if empty:
-            row = self._rows[empty[0]]
+        if spare := -self._width % masks.WORD_BITS:
+            mask[:, -1] &= (1 << (masks.WORD_BITS - spare)) - 1
+        live = mask.any(1).tolist()
+        if not all(live):
+            row = self._rows[live.index(False)]
             made = self._ids[row, self._prompt :].tolist()
             raise RuntimeError(
                 f"the grammar of row {row} dead-ends: it allows no token after {made[-24:]}, of"

@@ -6,6 +6,7 @@ import json
 import jsonschema
 import pytest
 import torch
+import xgrammar
 from looping import decoded, requests_of
 from transformers import LogitsProcessor
 from xgrammar.contrib.hf import LogitsProcessor as XgrammarProcessor
@@ -269,6 +270,18 @@ def test_a_token_that_was_forbidden_is_named(loaded, processor):
 
     with pytest.raises(RuntimeError, match="row 0 was given token 77, which its mask forbade"):
         run(loaded, prompts_of(loaded, "How many?"), [processor, Other()])
+
+
+def test_a_grammar_that_dead_ends_is_named():
+    # Its only text is a character that no token of this vocabulary spells.
+    info = xgrammar.TokenizerInfo(
+        ["a", "b"], vocab_size=33, stop_token_ids=[1], vocab_type=xgrammar.VocabType.RAW
+    )
+    dead = xgrammar.GrammarCompiler(info).compile_grammar('root ::= "a" "c"')
+    processor = GrammarLogitsProcessor([None, dead])
+    assert step(processor, [[5], [5]]) == [set(range(33)), {0}]
+    with pytest.raises(RuntimeError, match=r"row 1 dead-ends: it allows no token after \[0\]"):
+        step(processor, [[5, 9], [5, 0]])
 
 
 def test_what_does_not_fit_is_named(loaded, grammar, compiler, processor):
