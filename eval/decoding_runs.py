@@ -229,7 +229,7 @@ def _tokens(completion: Completion) -> tuple[int, ...]:
 def _check(work: Work, tokens: Mapping[int, tuple[int, ...]]) -> None:
     for n, script in enumerate(work.scripts):
         if tokens[n] != tuple(script):
-            raise WrongTokens(f"request {n} gave other tokens than it was told")
+            raise WrongTokens(f"request {n + 1} gave other tokens than it was told")
 
 
 def _all(n: int) -> bool:
