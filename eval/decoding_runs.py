@@ -158,6 +158,7 @@ def _generate(
         temperature=params.temperature or None,
         top_k=params.top_k,
         top_p=params.top_p,
+        min_p=params.min_p or None,
         max_new_tokens=max(map(len, scripts)),
         eos_token_id=list(loaded.stop_token_ids),
         pad_token_id=pad,
