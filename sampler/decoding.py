@@ -78,15 +78,18 @@ class Counts:
     Attributes:
         steps: calls of `Decoder.step` that sampled.
         sampled, forced: tokens that were drawn, and that the grammar left no choice about.
-        seconds: spent in "forward" (the body), "head", "sampling" and "grammar". On a GPU these are
-            the times it takes to launch the work, all but the last wait, in "sampling".
+        seconds: spent in "prompt" (the body, over prompts of rows that join), "forward" (the body,
+            over what rows append), "head", "sampling" and "grammar". On a GPU these are the times
+            it takes to launch the work, all but the last wait, in "sampling".
     """
 
     steps: int = 0
     sampled: int = 0
     forced: int = 0
     seconds: dict[str, float] = field(
-        default_factory=lambda: dict.fromkeys(("forward", "head", "sampling", "grammar"), 0.0)
+        default_factory=lambda: dict.fromkeys(
+            ("prompt", "forward", "head", "sampling", "grammar"), 0.0
+        )
     )
 
     @contextmanager
@@ -180,6 +183,7 @@ class Decoder:
     def _step(self) -> list[Completion]:
         with self.counts.timed("forward"):
             self._advance()
+        with self.counts.timed("prompt"):
             self._admit()
         ready = [i for i, row in enumerate(self._rows) if not row.unread]
         if ready:

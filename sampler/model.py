@@ -112,17 +112,23 @@ def _fitted(name: str, model: Any, tokenizer: Any, notes: tuple[str, ...]) -> Lo
         )
     if tokenizer.chat_template is None:
         raise ModelError(f"the tokenizer of {name!r} has no chat template; use a chat model")
-    stops: set[int] = set()
+    stops = stop_token_ids(model, tokenizer)
+    if not stops:
+        raise ModelError(f"model {name!r} declares no end-of-turn token (eos_token_id)")
+    return LoadedModel(name, model, tokenizer, vocab_size, stops, notes)
+
+
+def stop_token_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:
+    """Every id that ends a turn, ascending: checkpoints declare them in three places."""
     declared = (
         getattr(model.generation_config, "eos_token_id", None),
         getattr(model.config.get_text_config(), "eos_token_id", None),
         tokenizer.eos_token_id,
     )
+    stops: set[int] = set()
     for ids in declared:
         stops.update([ids] if isinstance(ids, int) else ids or ())
-    if not stops:
-        raise ModelError(f"model {name!r} declares no end-of-turn token (eos_token_id)")
-    return LoadedModel(name, model, tokenizer, vocab_size, tuple(sorted(stops)), notes)
+    return tuple(sorted(stops))
 
 
 def _locate(name: str) -> tuple[Path | str, tuple[str, ...]]:

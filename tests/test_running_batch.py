@@ -1,5 +1,7 @@
 """The running batch: rows that join and leave, forced runs, shared prefixes, kinds of head."""
 
+import os
+
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -151,6 +153,28 @@ def test_rows_are_what_they_would_be_alone(kind):
         keep([])
         check(add([4, 4]))
     assert len(expect) >= 3
+
+
+def test_keys_are_not_copied_for_every_query_head(monkeypatch):
+    from transformers.integrations import sdpa_attention
+
+    def refuse(states, repeats):
+        raise AssertionError("keys and values are copied")
+
+    monkeypatch.setattr(sdpa_attention, "repeat_kv", refuse)
+    monkeypatch.delenv("TRANSFORMERS_SDPA_FORCE_GQA", raising=False)
+    model = tiny("llama")
+    head = Head(model)
+    batch = CachedBatch(head, 0)
+    prompts, chunks = [[5, 6, 7], [8, 9, 10, 11, 12]], [[13, 14, 15], [16]]
+    with torch.inference_mode():
+        batch.add(prompts)
+        got = head.logits(batch.step(chunks))
+    for row in range(2):
+        torch.testing.assert_close(
+            got[row], run_alone(model, prompts[row], [chunks[row]])[-1], rtol=1e-4, atol=1e-5
+        )
+    assert "TRANSFORMERS_SDPA_FORCE_GQA" not in os.environ
 
 
 def test_a_shared_beginning_is_computed_once():

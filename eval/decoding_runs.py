@@ -1,0 +1,280 @@
+"""The ways to decode that are compared, each on the same work, with a clock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import torch
+from transformers import GenerationConfig, LogitsProcessor
+
+from eval.decoding_peers import PEERS
+from eval.decoding_work import Item
+from sampler.chat import Chat
+from sampler.decoding import Decoder
+from sampler.logits_processor import GrammarLogitsProcessor
+from sampler.params import Completion
+
+
+@dataclass
+class Timing:
+    """What one run of one way took.
+
+    Attributes:
+        prompt_s: seconds until the first tokens could be drawn.
+        steps_s: seconds of each step after it, from one draw to the next.
+        decode_s: seconds from then on, the last draw included.
+        tokens: that came, stop tokens included.
+        forced: how many of them were not sampled.
+        forwards: calls of the model after the prompts.
+        parts_s: seconds in the parts of the loop; of `generate`, only in "grammar".
+        prompt_tokens: tokens of prompts that the model computed.
+        told: whether the tokens are the work's.
+    """
+
+    prompt_s: float = 0.0
+    steps_s: list[float] = field(default_factory=list)
+    decode_s: float = 0.0
+    tokens: int = 0
+    forced: int = 0
+    forwards: int = 0
+    parts_s: dict[str, float] = field(default_factory=dict)
+    prompt_tokens: int = 0
+    told: bool = True
+
+
+class ScriptedDecoder(Decoder):
+    """A decoder whose rows draw as ever, and then are told what they drew.
+
+    Args:
+        scripts: tokens of each request, by its key.
+    """
+
+    def __init__(self, *args: Any, scripts: Mapping[int, Sequence[int]], **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.scripts = scripts
+
+    def _take(self, i: int, token: int, logprob: float, status: int) -> None:
+        row = self._rows[i]
+        super()._take(i, self.scripts[row.request.key][row.position], logprob, status)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What every way is given.
+
+    Attributes:
+        chat: of the model.
+        items: the requests.
+        scripts: the tokens of each, in order.
+        batch_size: rows decoded together.
+    """
+
+    chat: Chat
+    items: Sequence[Item]
+    scripts: Sequence[tuple[int, ...]]
+    batch_size: int
+
+    @property
+    def tokens(self) -> int:
+        return sum(map(len, self.scripts))
+
+
+class WrongTokens(AssertionError):
+    """A way gave other tokens than it was told."""
+
+
+def decoder(work: Work, kind: type[Decoder] = Decoder, **options: Any) -> Decoder:
+    """A decoder for the work's model."""
+    loaded = work.chat.loaded
+    return kind(
+        loaded.model,
+        tokenizer=loaded.tokenizer,
+        stop_token_ids=loaded.stop_token_ids,
+        batch_size=work.batch_size,
+        **options,
+    )
+
+
+def run_loop(work: Work, constrained: Callable[[int], bool], **options: Any) -> Timing:
+    """Our loop; `constrained` says of each item whether its grammar counts."""
+    loop = decoder(work, ScriptedDecoder, scripts=work.scripts, **options)
+    for n, (item, script) in enumerate(zip(work.items, work.scripts, strict=True)):
+        loop.submit(item.request(n, constrained=constrained(n), max_tokens=len(script)))
+    done: list[Completion] = []
+    marks = [time.perf_counter()]
+    while loop.busy:
+        done += loop.step()
+        marks.append(time.perf_counter())
+    _check(work, {c.key: _tokens(c) for c in done})
+    seconds = loop.counts.seconds
+    return Timing(
+        prompt_s=seconds["prompt"],
+        # The first step is that of the prompts.
+        steps_s=[b - a for a, b in pairwise(marks[1:])],
+        decode_s=marks[-1] - marks[0] - seconds["prompt"],
+        tokens=sum(c.steps for c in done),
+        forced=loop.counts.forced,
+        forwards=len(marks) - 2,
+        parts_s={name: took for name, took in seconds.items() if name != "prompt"},
+        prompt_tokens=loop.batch.prompt_tokens,
+    )
+
+
+def run_generate(
+    work: Work, processor: Callable[[Sequence[Item]], Any] | None, *, told: bool = True
+) -> Timing:
+    """`model.generate`, a batch after the other, with the processor made for each batch.
+
+    Args:
+        told: whether the tokens are the work's; else whatever `generate` samples.
+    """
+    total = Timing(told=told)
+    for start in range(0, len(work.items), work.batch_size):
+        part = slice(start, start + work.batch_size)
+        items, scripts = work.items[part], work.scripts[part]
+        clock = _Clock(processor(items) if processor else None, scripts if told else None)
+        _generate(work, items, scripts, clock, total)
+    return total
+
+
+def _generate(
+    work: Work, items: Sequence[Item], scripts: Sequence[tuple[int, ...]], clock: Any, total: Timing
+) -> None:
+    loaded = work.chat.loaded
+    pad = loaded.tokenizer.pad_token_id or 0
+    width = max(len(item.prompt.ids) for item in items)
+    ids = torch.tensor([[pad] * (width - len(i.prompt.ids)) + [*i.prompt.ids] for i in items])
+    mask = torch.tensor(
+        [[0] * (width - len(i.prompt.ids)) + [1] * len(i.prompt.ids) for i in items]
+    )
+    params = items[0].params
+    config = GenerationConfig(
+        do_sample=params.temperature > 0,
+        temperature=params.temperature or None,
+        top_k=params.top_k,
+        top_p=params.top_p,
+        min_p=params.min_p or None,
+        max_new_tokens=max(map(len, scripts)),
+        eos_token_id=list(loaded.stop_token_ids),
+        pad_token_id=pad,
+    )
+    torch.manual_seed(params.seed)
+    began = time.perf_counter()
+    out = loaded.model.generate(
+        input_ids=ids.to(loaded.model.device),
+        attention_mask=mask.to(loaded.model.device),
+        generation_config=config,
+        logits_processor=[clock],
+    )
+    ended = time.perf_counter()
+    rows = [_until_stop(row, loaded.stop_token_ids) for row in out[:, width:].tolist()]
+    if clock.scripts is not None and rows != [list(script) for script in scripts]:
+        raise WrongTokens("generate gave other tokens than it was told")
+    total.prompt_s += clock.came[0] - began
+    total.steps_s += [b - a for a, b in zip(clock.left, clock.came[1:], strict=False)]
+    total.decode_s += ended - clock.came[0] - clock.telling_s
+    total.tokens += sum(map(len, rows))
+    total.forwards += len(clock.came) - 1
+    total.parts_s["grammar"] = total.parts_s.get("grammar", 0.0) + clock.grammar_s
+    total.prompt_tokens += sum(len(item.prompt.ids) for item in items)
+
+
+class _Clock(LogitsProcessor):
+    """Times a processor, then tells the rows their tokens, and keeps the time of that apart."""
+
+    def __init__(
+        self, processor: Callable | None, scripts: Sequence[tuple[int, ...]] | None
+    ) -> None:
+        self.processor, self.scripts = processor, scripts
+        self.came: list[float] = []
+        self.left: list[float] = []
+        self.grammar_s = 0.0
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        began = time.perf_counter()
+        if self.processor is not None:
+            scores = self.processor(input_ids, scores)
+        came = time.perf_counter()
+        if self.came:
+            self.grammar_s += came - began
+        if self.scripts is not None:
+            at = len(self.came)
+            tokens = [script[at] if at < len(script) else 0 for script in self.scripts]
+            scores.fill_(-torch.inf)
+            scores[range(len(tokens)), tokens] = 0.0
+        self.came.append(came)
+        self.left.append(time.perf_counter())
+        return scores
+
+    @property
+    def telling_s(self) -> float:
+        return sum(left - came for came, left in zip(self.came, self.left, strict=True))
+
+
+def _until_stop(row: Iterable[int], stops: Iterable[int]) -> list[int]:
+    row, stops = list(row), set(stops)
+    end = next((i for i, token in enumerate(row) if token in stops), len(row))
+    return row[: end + 1]
+
+
+def _tokens(completion: Completion) -> tuple[int, ...]:
+    stop = () if completion.stop is None else (completion.stop,)
+    return (*completion.token_ids, *stop)
+
+
+def _check(work: Work, tokens: Mapping[int, tuple[int, ...]]) -> None:
+    for n, script in enumerate(work.scripts):
+        if tokens[n] != tuple(script):
+            raise WrongTokens(f"request {n + 1} gave other tokens than it was told")
+
+
+def _all(n: int) -> bool:
+    return True
+
+
+def _none(n: int) -> bool:
+    return False
+
+
+def _every_other(n: int) -> bool:
+    return n % 2 == 1
+
+
+def _ours(items: Sequence[Item]) -> Any:
+    return GrammarLogitsProcessor([item.prompt.grammar for item in items])
+
+
+OWN_TOKENS = ("generate_llguidance", "generate_outlines")
+"""Ways whose grammar is not ours, so that they cannot be told our tokens."""
+
+
+def ways(work: Work, names: Iterable[str]) -> tuple[dict[str, Callable[[], Timing]], list[str]]:
+    """Those that can run here, ready to, and why the others cannot."""
+    loop = {
+        "free": lambda: run_loop(work, _none),
+        "dense": lambda: run_loop(work, _all, masked_head=False, forced_runs=False),
+        "masked": lambda: run_loop(work, _all, forced_runs=False),
+        "forced": lambda: run_loop(work, _all),
+        "mixed": lambda: run_loop(work, _every_other, forced_runs=False),
+        "generate": lambda: run_generate(work, None),
+        "generate_ours": lambda: run_generate(work, _ours),
+    }
+    ready: dict[str, Callable[[], Timing]] = {}
+    notes: list[str] = []
+    for name in names:
+        if name in loop:
+            ready[name] = loop[name]
+            continue
+        peer = name.removeprefix("generate_")
+        try:
+            factory = PEERS[peer](work.chat)
+        except ImportError:
+            notes.append(f"{name} was left out: {peer} is not installed.")
+            continue
+        ready[name] = partial(run_generate, work, factory, told=name not in OWN_TOKENS)
+    return ready, notes
