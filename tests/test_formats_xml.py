@@ -94,6 +94,10 @@ REPORTED = [
      "<tool_call>get_weather<arg_key>city</arg_key><arg_value>NYC</arg_value></tool_call>",
      [], "<tool_call>get_weather<arg_key>city</arg_key><arg_value>NYC</arg_value></tool_call>",
      ["malformed"]),
+    ("a-list-as-another-model-writes-it", NEMOTRON, [WEATHER],
+     'Ok.\n\n<TOOLCALL>[{"name": "get_weather", "arguments": {"city": "Nice"}}]</TOOLCALL>', [],
+     'Ok.\n\n<TOOLCALL>[{"name": "get_weather", "arguments": {"city": "Nice"}}]</TOOLCALL>',
+     ["malformed"]),
     ("the-attribute-says-what-is-a-string", V4,
      [tool("make", zip=STRING, flag=STRING, n=INTEGER, ok={"type": "boolean"}, meta=OBJECT)],
      block("tool_calls", invoke(

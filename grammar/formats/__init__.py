@@ -18,7 +18,7 @@ from grammar.formats.llama import Llama
 from grammar.formats.message import Parsed, Problem
 from grammar.formats.minimax import MiniMax
 from grammar.formats.minimax_m3 import MiniMaxM3
-from grammar.formats.qwen_xml import MiMo, Qwen3Coder, Qwen35
+from grammar.formats.qwen_xml import MiMo, NemotronNano, Qwen3Coder, Qwen35
 from grammar.formats.stream import Delta, StreamParser
 
 FORMATS: dict[str, Format] = {
@@ -38,7 +38,7 @@ FORMATS: dict[str, Format] = {
         Harmony(),
         Qwen3Coder(),
         Qwen3Coder("qwen_3_coder"),
-        Qwen3Coder("nemotron_nano"),
+        NemotronNano(),
         Qwen35(),
         MiMo(),
         DeepSeekV32(),

@@ -95,6 +95,12 @@ class Qwen3Coder(QwenXml):
     layout = True
 
 
+class NemotronNano(Qwen3Coder):
+    name = "nemotron_nano"
+    foreign = ("<TOOLCALL>",)  # of Nemotron Nano 9B v2, around a JSON list
+    markers = (*QwenXml.markers, *foreign)
+
+
 class Qwen35(Qwen3Coder):
     name = "qwen_3_5"
     style = "qwen_3_5"

@@ -53,12 +53,14 @@ class XmlFormat(Format):
     call_so_far: ClassVar[re.Pattern[str]]
     """All beginnings of an opening tag."""
     call_close: ClassVar[str]
+    foreign: ClassVar[tuple[str, ...]] = ()
+    """Tags of calls as other models of the family write them: reported, and left in the content."""
     raw_strings: ClassVar[Literal["top", "everywhere"]] = "top"
     """Where strings are plain text: as parameters only, or inside other values too."""
 
     @property
     def settling(self) -> tuple[str, ...]:
-        return (self.head, self.call_close, *(self.block or ()))
+        return (*self._openers, self.call_close)
 
     def structural_tag(self, tools: Sequence[Tool], **options: Any) -> Any:
         for tool in tools:
@@ -153,6 +155,9 @@ class XmlFormat(Format):
                     out.repaired("", f"{closer} is missing")
                     out.in_block = False
                 stop = self._open_block(text, pos, out, final)
+            elif kind in self.foreign:
+                stop = marker.end()
+                out.malformed(kind, "a call as another model writes it")
             else:
                 stop = marker.end()
                 if out.in_block:
@@ -175,7 +180,7 @@ class XmlFormat(Format):
 
     @property
     def _openers(self) -> tuple[str, ...]:
-        return (self.head, *(self.block or ()))
+        return (self.head, *(self.block or ()), *self.foreign)
 
     @functools.cached_property
     def _marker(self) -> re.Pattern[str]:
