@@ -107,6 +107,11 @@ def rendered(fmt, *calls):
     return fmt.render([{"function": {"name": n, "arguments": a}} for n, a in calls])
 
 
+# Two formats put a frame around text too; a completion that may hold no call goes without.
+FRAME = {
+    "harmony": "<|channel|>final<|message|>{}",
+    "kimi_k3": "{}<|close|>response<|sep|><|close|>message<|sep|>",
+}
 GOOD, WRONG = {"city": "Bern", "days": 3}, {"city": "Bern", "days": 99}
 
 
@@ -117,7 +122,7 @@ def test_what_each_combination_lets_through(name, choice, parallel):
     fmt = FORMATS[name]
     own, other = ("get_weather", GOOD), ("set_mode", {"mode": "on"})
     texts = {
-        "prose": "If a < b: so.",
+        "prose": ("{}" if choice == "none" else FRAME.get(fmt.style, "{}")).format("If a < b: so."),
         "call": rendered(fmt, own),
         "other tool": rendered(fmt, other),
         "two calls": rendered(fmt, own, other),
