@@ -6,7 +6,7 @@ by each format: parameters one after another (``FlatXml``), or values inside val
 Reading follows the grammar first: a value ends at the first closing tag of its own kind, whatever
 else it holds. Beyond the grammar it takes calls without a block, blocks and calls that are not
 closed but followed by the next marker, and parameters that the next one ends. It never takes a call
-whose own end has not been written, a parameter that is written twice, or text between parameters.
+that the text breaks off, a parameter that is written twice, or text between parameters.
 """
 
 import functools
