@@ -114,8 +114,7 @@ class Format(ABC):
         )
         if tag is None:
             return None
-        root = self._amend(tag.format, tools)
-        for node in nodes(root):
+        for node in _nodes(tag.format):
             if isinstance(node, JSONSchemaFormat):
                 excludable = _excludable(node.json_schema, self.string_excludes)
                 node.excludes = list(self.string_excludes) if excludable else []
@@ -125,11 +124,7 @@ class Format(ABC):
                 node.excludes = list(dict.fromkeys([*node.excludes, *self.markers]))
             elif isinstance(node, RegexFormat) and node.pattern == r"\d+":
                 node.pattern = _INDEX
-        return self.completion(root, reasoning=reasoning)
-
-    def _amend(self, node: Any, tools: Sequence[Tool]) -> Any:
-        """What this format alone does otherwise than xgrammar's builder, done to its result."""
-        return node
+        return self.completion(tag.format, reasoning=reasoning)
 
     def _build(
         self,
@@ -248,13 +243,13 @@ class Format(ABC):
         """
 
 
-def nodes(node: Any) -> Iterator[Any]:
+def _nodes(node: Any) -> Iterator[Any]:
     """A format and all formats that it is put together from."""
     yield node
     for field in ("elements", "tags", "content"):
         children = getattr(node, field, [])
         for child in children if isinstance(children, list) else [children]:
-            yield from nodes(child)
+            yield from _nodes(child)
 
 
 def _free_text_excludes(node: TriggeredTagsFormat, markers: Sequence[str]) -> list[str]:

@@ -19,7 +19,7 @@ from typing import Any
 from xgrammar.structural_tag import GrammarFormat, JSONSchemaFormat, TagFormat
 
 from grammar.formats import json_text, xml_values
-from grammar.formats.base import NAME_PATTERN, Tool, nodes
+from grammar.formats.base import NAME_PATTERN, Tool, _nodes
 from grammar.formats.message import Malformed
 from grammar.formats.xml_calls import Body, XmlFormat, object_text
 from grammar.formats.xml_values import Declared
@@ -157,7 +157,7 @@ class MiniMaxM3(XmlFormat):
 
     def _amend(self, node: Any, tools: Sequence[Tool]) -> Any:
         # xgrammar makes an object of undeclared members an empty one: no argument could be passed.
-        for tag in nodes(node):
+        for tag in _nodes(node):
             content = getattr(tag, "content", None)
             if (
                 isinstance(tag, TagFormat)

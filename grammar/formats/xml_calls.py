@@ -62,7 +62,7 @@ class XmlFormat(Format):
     def settling(self) -> tuple[str, ...]:
         return (*self._openers, self.call_close)
 
-    def structural_tag(self, tools: Sequence[Tool], **options: Any) -> Any:
+    def _build(self, tools: Sequence[Tool], **options: Any) -> Any:
         for tool in tools:
             for key in Declared(tool.schema).properties:
                 if not self._can_write_key(key):
@@ -70,9 +70,14 @@ class XmlFormat(Format):
                         f"tool {tool.name!r} has a parameter {key!r}, which format {self.name!r}"
                         " has no way to write; rename it"
                     )
-        return super().structural_tag(
-            [Tool(tool.name, self._schema(tool.schema)) for tool in tools], **options
-        )
+        asked = [Tool(tool.name, self._schema(tool.schema)) for tool in tools]
+        tag = super()._build(asked, **options)
+        tag.format = self._amend(tag.format, tools)
+        return tag
+
+    def _amend(self, node: Any, tools: Sequence[Tool]) -> Any:
+        """What this format alone does otherwise than xgrammar's builder, done to its result."""
+        return node
 
     def _schema(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
         """What xgrammar is to be asked for, where that is not the schema as it stands."""
