@@ -368,9 +368,11 @@ def real(name):
     return Vocabulary(loaded.tokenizer, loaded.vocab_size, loaded.stop_token_ids), loaded
 
 
-@pytest.mark.parametrize("fmt", DISTINCT, ids=lambda f: f.name)
-def test_walks_on_real_vocabularies(fmt):
-    """Each format on one of them; control tokens of the model never show up in a text."""
+# New masks over 250,000 tokens take seconds a format: those whose models have these vocabularies.
+@pytest.mark.parametrize("name", ["hermes", "qwen3_coder", "deepseek_v4"])
+def test_walks_on_real_vocabularies(name):
+    """Control tokens of the model never show up in a text."""
+    fmt = FORMATS[name]
     name = REAL["DSML" in "".join(fmt.markers)]
     if not installed(name):
         pytest.skip(f"the package of {name!r} is not installed")
