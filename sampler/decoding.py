@@ -245,20 +245,21 @@ class Decoder:
         """Token, logprob and status for each ready row; with `trace`, each row also learns what the
         mask did to its draw."""
         rows = [self._rows[i] for i in ready]
-        states, mask = self._states, self.matchers.bitmask
-        constrained = self.matchers.constrained
+        states, device = self._states, self._states.device
+        mask, constrained = self.matchers.bitmask, self.matchers.constrained
         if len(ready) < len(self._rows):
             index = torch.tensor(ready)
-            states, mask, constrained = (
-                states[index.to(states.device)],
-                mask[index],
-                constrained[index],
-            )
-        whole = [self.trace or row.request.params.top_logprobs > 0 for row in rows]
+            states = states[to_device(index, device)]
+            mask, constrained = mask[index], constrained[index]
         with self.counts.timed("head"):
+            whole = [row.request.params.top_logprobs > 0 for row in rows]
             skipping = constrained & ~torch.tensor(whole)
-            masked = (mask, skipping) if bool(skipping.any()) else ()
-            logits = self.head.logits(states, *masked)
+            skips = not self.trace and bool(skipping.any())
+            mask, constrained, skipping = (
+                to_device(x, device) for x in (mask, constrained, skipping)
+            )
+            masked = (mask, skipping) if skips else ()
+            logits = self.head.logits(states, *masked, reproducible=self.trace)
         with self.counts.timed("sampling"):
             params = [row.request.params for row in rows]
             arguments = {
@@ -270,10 +271,8 @@ class Decoder:
                 "position": torch.tensor([row.position for row in rows], dtype=torch.int32),
                 "stream": torch.tensor([row.retries for row in rows], dtype=torch.int32),
             }
-            if logits.device.type != "cpu":
-                # One copy each, none of which waits; the sample's ids are what is waited for.
-                mask, constrained = (to_device(x, logits.device) for x in (mask, constrained))
-                arguments = {k: to_device(v, logits.device) for k, v in arguments.items()}
+            # No copy waits for the device; the sample's ids are what is waited for.
+            arguments = {name: to_device(value, device) for name, value in arguments.items()}
             sample = masked_sample(
                 logits,
                 mask,

@@ -51,19 +51,26 @@ class Head:
         states: torch.Tensor,
         bitmask: torch.Tensor | None = None,
         constrained: torch.Tensor | None = None,
+        *,
+        reproducible: bool = False,
     ) -> torch.Tensor:
         """Logits [B, V] of `states`; with a mask, only those it allows are defined.
 
         Args:
-            bitmask, constrained: on the CPU, see `kernels.masked_logits`; None asks for all.
+            reproducible: all logits by torch's own matmul, the same bits in every process; else the
+                way to multiply is chosen by what it was measured to take.
+            bitmask, constrained: beside `states`, see `kernels.masked_logits`; None asks for all.
         """
         if not self.plain:
             return states
-        weight, bias = linear_head(self.model.get_output_embeddings())
+        layer = self.model.get_output_embeddings()
+        if reproducible:
+            logits = layer(states) * self.scale
+            return logits if self.softcap is None else self.softcap * (logits / self.softcap).tanh()
+        weight, bias = linear_head(layer)
         arguments = {"bias": bias, "scale": self.scale, "softcap": self.softcap}
         if bitmask is None or not self.masked:
             return dense_logits(states, weight, **arguments)
-        bitmask, constrained = (to_device(x, states.device) for x in (bitmask, constrained))
         return masked_logits(states, weight, bitmask, constrained=constrained, **arguments)
 
     def _why_not(self) -> str | None:

@@ -14,9 +14,12 @@ ROOT = Path(__file__).resolve().parent.parent
 COMMANDS = (
     "kernels.audit",
     "kernels.traffic",
+    "kernels.traffic_heads",
     "kernels.bench",
     "grammar.bench",
+    "grammar.schema",
     "eval.k2vv",
+    "eval.decoding",
     "eval.json_schema",
     "eval.bundle",
     "eval.nano_curve",
