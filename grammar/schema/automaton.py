@@ -196,6 +196,7 @@ _NOWHERE = -1
 
 def _moves(nfa: _Nfa, columns: list[charset.Ranges]) -> list[dict[int, frozenset[int]]]:
     """For each state and column, the states it leads to."""
+    spend(len(nfa.chars) * 4)
     closures = nfa.closures()
     inside: dict[charset.Ranges, list[int]] = {}
     found = []
@@ -206,6 +207,7 @@ def _moves(nfa: _Nfa, columns: list[charset.Ranges]) -> list[dict[int, frozenset
                 inside[ranges] = [
                     i for i, column in enumerate(columns) if charset.has(ranges, column[0][0])
                 ]
+            spend(len(inside[ranges]))
             for i in inside[ranges]:
                 out[i] = out.get(i, frozenset()) | closures[target]
         found.append(out)
@@ -252,6 +254,7 @@ def _minimal(edges: list[list[int]], final: set[int], columns: list[charset.Rang
         block[state] = int(state in final)
     count = len({block[state] for state in states})
     while True:
+        spend(len(states) * len(columns) // 8)
         names: dict[tuple[int, ...], int] = {}
         fresh = [-1] * (len(edges) + 1)
         for state in states:

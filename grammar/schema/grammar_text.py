@@ -91,6 +91,7 @@ class GrammarWriter:
         """A new rule; returns its name."""
         if len(self.rules) >= MAX_RULES:
             raise Refused("#", "", f"its grammar has more than {MAX_RULES:,} rules; simplify it")
+        self.reader.budget.tick()
         name = f"{stem}{len(self.rules)}"
         self.rules[name] = body
         return name

@@ -31,21 +31,8 @@ class TooMuch(Exception):
     """One rewriting would outgrow its share; the caller writes something wider instead."""
 
 
-_AUTOMATA = 600_000
-"""Moves of automata looked at, for all the patterns of one schema: about half a second."""
-_left: ContextVar[int] = ContextVar("moves_left", default=_AUTOMATA)
-
-
-def spend(moves: int) -> None:
-    """Count work on automata, across one call of ``prepare``.
-
-    Raises:
-        TooMuch: its share is used up.
-    """
-    left = _left.get() - moves
-    _left.set(left)
-    if left < 0:
-        raise TooMuch("the intersection of all its patterns")
+_MOVES = 400_000
+"""Moves of automata looked at for all the patterns of one schema: about half a second."""
 
 
 class Budget:
@@ -53,20 +40,27 @@ class Budget:
 
     Steps are counted before time is looked at: the outcome is the same on every machine that is
     not very slow.
+
+    Args:
+        options: its limits.
+        share: the part of ``max_seconds`` that this reading may take.
     """
 
-    def __init__(self, options: Options) -> None:
-        self.steps_left = options.max_growth
-        self._calls = 0
-        _left.set(_AUTOMATA)
+    def __init__(self, options: Options, share: float = 1.0) -> None:
+        self.steps_left, self.moves_left = options.max_growth, _MOVES
         self._options = options
-        self._deadline = time.thread_time() + options.max_seconds
+        now = time.thread_time()
+        self._deadline = now + share * options.max_seconds
+        # Patterns alone must not use up the time: without them a guard is still possible.
+        self._pattern_deadline = now + share * options.max_seconds / 2
+        self._calls = 0
+        _current.set(self)
 
     def spend(self, steps: int, pointer: str = "#") -> None:
         """Take steps off.
 
         Raises:
-            Refused: none are left, or the time is over.
+            OverBudget: none are left, or the time is over.
         """
         self.steps_left -= max(steps, 1)
         if self.steps_left < 0:
@@ -76,6 +70,14 @@ class Budget:
                 f"rewriting needs more than {self._options.max_growth:,} steps; simplify the"
                 " combinations (allOf, anyOf, oneOf, not) or raise max_growth",
             )
+        self.tick(pointer)
+
+    def tick(self, pointer: str = "#") -> None:
+        """Look at the clock now and then.
+
+        Raises:
+            OverBudget: the time is over.
+        """
         self._calls += 1
         # Reading the clock of a thread takes a while on some systems.
         if self._calls % 64 == 0 and time.thread_time() > self._deadline:
@@ -85,6 +87,30 @@ class Budget:
                 f"rewriting took more than {self._options.max_seconds:g} s of the processor;"
                 " simplify the schema or raise max_seconds",
             )
+
+    @property
+    def late_for_patterns(self) -> bool:
+        """Whether the time for automata is over."""
+        return time.thread_time() > self._pattern_deadline
+
+
+_current: ContextVar[Budget | None] = ContextVar("budget", default=None)
+
+
+def spend(moves: int) -> None:
+    """Count work on automata, across one call of ``prepare``.
+
+    Raises:
+        TooMuch: its share is used up.
+    """
+    budget = _current.get()
+    if budget is None:
+        return
+    before, budget.moves_left = budget.moves_left, budget.moves_left - moves
+    # A glance at the clock each ten thousand moves.
+    look = before // 10_000 != budget.moves_left // 10_000
+    if budget.moves_left < 0 or (look and budget.late_for_patterns):
+        raise TooMuch("the intersection of all its patterns")
 
 
 def check_size(schema: Any, options: Options) -> str:

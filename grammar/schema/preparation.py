@@ -62,7 +62,7 @@ def _rewritten(
     document: Document, schema: Any, options: Options, draft: str, coarse: bool
 ) -> tuple[Any, str | None, list[Reason]]:
     """The schema and the grammar, and why they are not the schema as it was."""
-    reader = Reader(document, options, draft, Budget(options), coarse)
+    reader = Reader(document, options, draft, Budget(options, share=0.5), coarse)
     root = reader.conj(schema, document.root_base, "#")
     graph = Graph(reader, root)
     if root != TRUE and not graph.shapes[root]:

@@ -65,7 +65,7 @@ class Options:
     max_bytes: int = 1_000_000
     max_depth: int = 100
     max_growth: int = 100_000
-    max_seconds: float = 1.5
+    max_seconds: float = 4.0
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,7 @@ class Writer:
             return {"$ref": f"#/$defs/{self._names[conj]}"}
         if conj == TRUE:
             return {}
+        self.reader.budget.tick()
         union = self.graph.shapes[conj]
         for shape in union:
             self.reader.reasons.update(dict.fromkeys(shape.loose))
