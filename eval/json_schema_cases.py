@@ -68,19 +68,20 @@ def read_cases(paths: Sequence[Path]) -> tuple[list[Case], list[str]]:
         CasesError: a path cannot be read, or holds no schema.
     """
     cases: list[Case] = []
-    notes: list[str] = []
+    empty: list[str] = []
     for path in paths:
         inside = path.is_dir()
         for file in _files(path):
             name = file.relative_to(path).as_posix() if inside else file.name
             try:
                 cases += _read_file(file, name)
-            except CasesError as error:
+            except CasesError:
                 if not inside:
                     raise
-                notes.append(f"{error}; left out")
+                empty.append(name)
     if not cases:
         raise CasesError(f"{', '.join(map(str, paths))}: no schemas; {_WANTED}")
+    notes = [f"no schemas in {', '.join(empty)}; left out"] if empty else []
     kept = list(_without_repeats(cases))
     if len(kept) < len(cases):
         notes.append(f"{len(cases) - len(kept):,} bare schemas are the same as one before")

@@ -32,12 +32,14 @@ class Prepared:
             has no verdicts.
         reasons: of the verdict, as JSON.
         is_valid: the guard behind the mask, instance to bool; None where the mask stands alone.
+        reads: the schema's own validator as the engine reads it, or None.
     """
 
     schema: Any
     verdict: str | None = None
     reasons: tuple[dict[str, Any], ...] = ()
     is_valid: Any = None
+    reads: Any = None
 
 
 def make_engine(name: str, *, undeclared_keys: str, **options: Any) -> Any:
@@ -96,7 +98,7 @@ class Ours:
         )
         guard = prepared.is_valid if prepared.verdict == "guarded" else None
         compiled = prepared.schema if prepared.grammar is None else prepared.grammar
-        return Prepared(compiled, prepared.verdict, reasons, guard)
+        return Prepared(compiled, prepared.verdict, reasons, guard, prepared.is_valid)
 
     def compile(self, schema: Any) -> XgrammarMatcher:
         from xgrammar.structural_tag import GrammarFormat, JSONSchemaFormat, StructuralTag

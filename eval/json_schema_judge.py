@@ -77,7 +77,9 @@ def _fill(
     row |= clock.since_start("first_mask")
 
     begin("tests")
-    judge = judge_of(case.schema, aliases=aliases)
+    # Aliases may mean more than names of types; what they were read as is the engine's to say.
+    reads = prepared.reads if aliases else None
+    judge = reads or judge_of(case.schema, aliases=aliases)
     guard = judge if prepared.verdict is None else prepared.is_valid
     if case.tests is None:
         row |= _walks(matcher, case, guard, judge, walks, seed)

@@ -32,7 +32,11 @@ class Walker:
         self._words = sorted({*_WORDS, *_words(schema)})
 
     def walk(self, matcher: Any) -> bytes | None:
-        """A text that the grammar accepts whole, or None where none was found in time."""
+        """A text that the grammar accepts whole, or None where none was found in time.
+
+        Raises:
+            RuntimeError: the mask allows nothing, or what the matcher then refuses.
+        """
         matcher.reset()
         text = bytearray()
         for step in range(4 * self._steps):
@@ -45,7 +49,7 @@ class Walker:
             weights = np.where(matcher.allowed(), _CLOSING if closing else _OPEN, 0.0)
             total = weights.cumsum()
             if total[-1] == 0:
-                return None
+                raise RuntimeError(f"the grammar dead-ends after {bytes(text)[-80:]!r}")
             token = int(np.searchsorted(total, self._rng.random() * total[-1], side="right"))
             if not matcher.accept(token):
                 raise RuntimeError(

@@ -320,11 +320,11 @@ class Decoder:
         return self._completions(done)
 
     def _completions(self, done: list[Row]) -> list[Completion]:
-        """Of rows that have ended; those whose guard objects wait again, with what they keep."""
+        """Of rows that have ended; those whose guard objects go on first, with what they keep."""
         for row in done:
             guarded = row.request.guard is not None and row.finish_reason != "error"
             if guarded and row.redo(self._token_bytes):
-                self._waiting.append(row)
+                self._waiting.appendleft(row)
         return [row.completion() for row in done if row.finish_reason]
 
     @cached_property
