@@ -217,13 +217,13 @@ class _Run:
         from kernels.records import stamp, write_csv
 
         args = self.args
-        ready, notes = ways(work, args.ways)
+        ready, notes = ways(work.chat, args.ways)
         self.notes += notes
         one = replace(work, items=work.items[:1], scripts=[work.scripts[0][:3]])
-        for name, run in ways(one, ready)[0].items():
+        for name in list(ready):
             self._say(f"warming up: {name}")
             try:
-                run()
+                ready[name](one)
             except Exception as error:
                 if name not in OWN_TOKENS:
                     raise
@@ -239,7 +239,7 @@ class _Run:
             turn = round % len(names)
             for name in [*names[turn:], *names[:turn]]:
                 self._say(f"round {round + 1} of {args.rounds}: {name}")
-                row = row_of(round + 1, name, ready[name]())
+                row = row_of(round + 1, name, ready[name](work))
                 rows.append({**row, "load_average": os.getloadavg()[0]})
             rows.sort(key=lambda row: (row["round"], names.index(row["way"])))
             write_csv(args.output / "rows.csv", rows, stamp(command))

@@ -253,18 +253,18 @@ OWN_TOKENS = ("generate_llguidance", "generate_outlines")
 """Ways whose grammar is not ours, so that they cannot be told our tokens."""
 
 
-def ways(work: Work, names: Iterable[str]) -> tuple[dict[str, Callable[[], Timing]], list[str]]:
-    """Those that can run here, ready to, and why the others cannot."""
-    loop = {
-        "free": lambda: run_loop(work, _none),
-        "dense": lambda: run_loop(work, _all, masked_head=False, forced_runs=False),
-        "masked": lambda: run_loop(work, _all, forced_runs=False),
-        "forced": lambda: run_loop(work, _all),
-        "mixed": lambda: run_loop(work, _every_other, forced_runs=False),
-        "generate": lambda: run_generate(work, None),
-        "generate_ours": lambda: run_generate(work, _ours),
+def ways(chat: Chat, names: Iterable[str]) -> tuple[dict[str, Callable[[Work], Timing]], list[str]]:
+    """Those that can run here, ready to be given work, and why the others cannot."""
+    loop: dict[str, Callable[[Work], Timing]] = {
+        "free": lambda work: run_loop(work, _none),
+        "dense": lambda work: run_loop(work, _all, masked_head=False, forced_runs=False),
+        "masked": lambda work: run_loop(work, _all, forced_runs=False),
+        "forced": lambda work: run_loop(work, _all),
+        "mixed": lambda work: run_loop(work, _every_other, forced_runs=False),
+        "generate": lambda work: run_generate(work, None),
+        "generate_ours": lambda work: run_generate(work, _ours),
     }
-    ready: dict[str, Callable[[], Timing]] = {}
+    ready: dict[str, Callable[[Work], Timing]] = {}
     notes: list[str] = []
     for name in names:
         if name in loop:
@@ -272,9 +272,9 @@ def ways(work: Work, names: Iterable[str]) -> tuple[dict[str, Callable[[], Timin
             continue
         peer = name.removeprefix("generate_")
         try:
-            factory = PEERS[peer](work.chat)
+            factory = PEERS[peer](chat)
         except ImportError:
             notes.append(f"{name} was left out: {peer} is not installed.")
             continue
-        ready[name] = partial(run_generate, work, factory, told=name not in OWN_TOKENS)
+        ready[name] = partial(run_generate, processor=factory, told=name not in OWN_TOKENS)
     return ready, notes

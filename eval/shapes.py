@@ -3,6 +3,7 @@ hand. What they write is noise, which a grammar makes calls of all the same."""
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 from sampler.model import LoadedModel
@@ -55,7 +56,8 @@ def load_shape(
 
     kind, config, tokenizer_name = _SHAPES[name]
     registry = load(tokenizer_name)
-    tokenizer = registry.tokenizer
+    # The registry's own is shared by all its callers.
+    tokenizer = copy.copy(registry.tokenizer)
     tokenizer.chat_template = _CHATML
     if threads is not None:
         torch.set_num_threads(threads)

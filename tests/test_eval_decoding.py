@@ -172,10 +172,10 @@ def test_answers_make_scripts_that_end(chat, items, loaded):
 def test_rows_are_told_their_tokens(chat, items):
     scripts = [script_from_answer(chat, item) for item in items]
     work = Work(chat, items, scripts, batch_size=2)
-    ways, notes = decoding_runs.ways(work, ["free", "forced", "generate_xgrammar"])
+    ways, notes = decoding_runs.ways(chat, ["free", "forced", "generate_xgrammar"])
     assert notes == []
     for way in ways.values():
-        assert way().tokens == sum(map(len, scripts))
+        assert way(work).tokens == sum(map(len, scripts))
 
 
 def test_other_tokens_than_told_are_an_error(chat, items, monkeypatch):
@@ -183,7 +183,7 @@ def test_other_tokens_than_told_are_an_error(chat, items, monkeypatch):
     # It takes what it has drawn.
     monkeypatch.setattr(ScriptedDecoder, "_take", ScriptedDecoder.__base__._take)
     with pytest.raises(WrongTokens, match="request 1 gave other tokens"):
-        decoding_runs.ways(work, ["free"])[0]["free"]()
+        decoding_runs.ways(chat, ["free"])[0]["free"](work)
 
 
 def test_the_schema_that_peers_are_given(items):
