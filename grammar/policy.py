@@ -152,7 +152,7 @@ def plan(
     if free and json_node is None:
         return result(None, None, warnings=())
     prepared = {
-        function["name"]: _arguments(function, type_aliases)
+        function["name"]: _arguments(function, type_aliases, format.json_strings)
         for function in usable
         if has_own_schema(function, schema_mode)
     }
@@ -255,10 +255,10 @@ def arguments_schema(function: Mapping[str, Any], mode: SchemaMode) -> Mapping[s
     """
     if not has_own_schema(function, mode):
         return _ANY_OBJECT
-    return _arguments(function, aliases=False).schema
+    return _arguments(function, aliases=False, json_strings=True).schema
 
 
-def _arguments(function: Mapping[str, Any], aliases: bool) -> Prepared:
+def _arguments(function: Mapping[str, Any], aliases: bool, json_strings: bool) -> Prepared:
     """The schema of a checked function's arguments, made sound; its root is an object."""
     parameters = function.get("parameters")
     schema = {**(_NO_ARGUMENTS if parameters is None else parameters), "type": "object"}
@@ -266,7 +266,8 @@ def _arguments(function: Mapping[str, Any], aliases: bool) -> Prepared:
         # Up to draft 7 nothing counts beside a reference, the type included.
         schema["allOf"] = [*schema.get("allOf", ()), {"$ref": schema.pop("$ref")}]
     where = f"the schema of tool {function['name']!r}"
-    return require(_prepared(json.dumps(schema), Options(aliases=aliases)), where)
+    options = Options(aliases=aliases, lengths="pattern" if json_strings else "keywords")
+    return require(_prepared(json.dumps(schema), options), where)
 
 
 @functools.lru_cache(maxsize=512)

@@ -12,8 +12,8 @@ import xgrammar
 from grammar import diagnosis
 from grammar.compiler import Compiler, GrammarError, GrammarTooLargeError, check_tools
 from grammar.diagnosis import Fault, schema_fault
-from grammar.formats import FORMATS
-from grammar.policy import plan
+from grammar.formats import FORMATS, Tool
+from grammar.policy import Plan, plan
 from grammar.tokenizer import info_from_bytes, tokenizer_info
 from tests.test_grammar_vocabularies import byte_level, width
 
@@ -56,14 +56,28 @@ def required(*tools):
     return plan(body, format="hermes", schema_mode="strict")
 
 
+def as_written(*tools):
+    """The plan of tools whose schemas have not been made sound: what the compiler may yet meet."""
+    functions = [t["function"] for t in tools]
+    constrained = tuple(Tool(f["name"], f["parameters"]) for f in functions)
+    tag = FORMATS["hermes"].structural_tag(constrained, tool_choice="required")
+    return Plan(tag, None, tools, None, (), "required", constrained)
+
+
 @pytest.mark.parametrize(("schema", "where"), BAD.values(), ids=BAD)
 def test_the_guilty_tool_is_named_and_the_place(schema, where):
     message = f"schema of tool 'bad' cannot be compiled, {re.escape(where)}: [^[]"
     with pytest.raises(GrammarError, match=message):
-        Compiler(info()).compile(required(GOOD, tool("bad", a=schema)))
-    with pytest.raises(GrammarError, match=message):
-        check_tools([GOOD, tool("bad", a=schema)])
+        Compiler(info()).compile(as_written(GOOD, tool("bad", a=schema)))
     assert issubclass(GrammarError, ValueError)
+
+
+@pytest.mark.parametrize("case", ["pattern", "reference", "type", "no schema"])
+def test_the_check_names_the_tool_and_the_place(case):
+    schema, where = BAD[case]
+    place = "#" + where.removeprefix("at ")
+    with pytest.raises(ValueError, match=f"schema of tool 'bad' is refused at {place}: "):
+        check_tools([GOOD, tool("bad", a=schema)])
 
 
 def test_a_fault_behind_a_reference_is_found_where_it_is():
@@ -255,7 +269,7 @@ def test_a_failure_is_that_of_its_own_request(monkeypatch):
     compiler = Compiler(info())
     gate = Gate(compiler, monkeypatch)
     with ThreadPoolExecutor(4) as pool:
-        bad = [pool.submit(compiler.compile, required(tool("bad", a={"enum": []})))] * 2
+        bad = [pool.submit(compiler.compile, as_written(tool("bad", a={"enum": []})))] * 2
         good = pool.submit(compiler.compile, required(GOOD))
         until(lambda: len(gate.started) == 2)
         gate.open.set()
@@ -264,7 +278,7 @@ def test_a_failure_is_that_of_its_own_request(monkeypatch):
             with pytest.raises(GrammarError, match="tool 'bad'"):
                 future.result(30)
     with pytest.raises(GrammarError, match="tool 'bad'"):
-        compiler.compile(required(tool("bad", a={"enum": []})))
+        compiler.compile(as_written(tool("bad", a={"enum": []})))
     assert len(gate.started) == 3
 
 

@@ -262,8 +262,9 @@ def test_walks_are_read_back_as_calls_that_validate(fmt, choice, parallel):
             if not parallel:
                 assert count <= 1
                 if count and end:
-                    last = rendered(fmt, "no-parameters")[-2:]
-                    assert text.rstrip().endswith(last.rstrip())
+                    # Harmony's last marker is a stop token, which may not reach the text.
+                    last = rendered(fmt, "no-parameters")[-2:].rstrip()
+                    assert text.rstrip().endswith((last, "}") if fmt.name == "harmony" else last)
             calls += count
     assert ended > 8
     assert calls > 4

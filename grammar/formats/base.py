@@ -76,6 +76,8 @@ class Format(ABC):
     end_of_thinking: ClassVar[str | None] = "</think>"
     """None, both: there is no thinking, or it is written in the format's own way and its scanner
     reads it."""
+    json_strings: ClassVar[bool] = True
+    """Strings of arguments are written as JSON writes them, and not as plain text."""
     bare_content: ClassVar[bool] = True
     """A message without calls is its content and nothing else."""
 

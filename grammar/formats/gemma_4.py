@@ -42,6 +42,7 @@ class Gemma4(Format):
     banned = (OPEN,)
     start_of_thinking = "<|channel>thought\n"
     end_of_thinking = CHANNEL_CLOSE
+    json_strings = False
     settling = (OPEN, CLOSE)
 
     def structural_tag(self, tools: Sequence[Tool], **options: Any) -> StructuralTag:

@@ -66,6 +66,7 @@ class KimiK3(Format):
     start_of_thinking = f"{OPEN}think{SEP}"
     end_of_thinking = f"{CLOSE}think{SEP}"
     bare_content = False
+    json_strings = False
 
     def structural_tag(
         self,

@@ -53,6 +53,7 @@ class XmlFormat(Format):
     call_so_far: ClassVar[re.Pattern[str]]
     """All beginnings of an opening tag."""
     call_close: ClassVar[str]
+    json_strings = False
     foreign: ClassVar[tuple[str, ...]] = ()
     """Tags of calls as other models of the family write them: reported, and left in the content."""
     raw_strings: ClassVar[Literal["top", "everywhere"]] = "top"

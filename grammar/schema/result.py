@@ -47,6 +47,8 @@ class Options:
             that is absent takes 2020-12 along with the spellings of older drafts.
         target: what the verdict is about: ``schema``, for every style of xgrammar, or ``grammar``,
             for JSON text alone, where rules enforce what no schema for xgrammar can say.
+        lengths: how bounds on the length of a string are written: as a ``pattern`` of what JSON
+            writes without an escape, or as ``keywords``, for styles whose strings are plain text.
         key_order: whether keys come in the order of the schema or in any; the grammar alone knows
             ``any``.
         max_whitespace: whitespace characters in a row between the tokens of the grammar.
@@ -60,6 +62,7 @@ class Options:
     aliases: bool = False
     draft: str | None = None
     target: Literal["schema", "grammar"] = "schema"
+    lengths: Literal["pattern", "keywords"] = "pattern"
     key_order: Literal["declared", "any"] = "declared"
     max_whitespace: int = 2
     max_bytes: int = 1_000_000

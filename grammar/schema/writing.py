@@ -173,15 +173,21 @@ class Writer:
         language = shape.language
         if language == ANYTHING:
             return {"type": "string"}
+        bounds_alone = not (language.trees or language.never)
         try:
+            if bounds_alone and self.reader.options.lengths == "keywords":
+                return self._bounds(language)
             pattern = self.pattern(language)
             if pattern is not None:
                 return {"type": "string", "pattern": pattern}
             self.guard(shape, "pattern", "characters that JSON escapes cannot be written here")
             return {"type": "string"}
         except TooMuch as error:
-            if language.trees or language.never:
+            if not bounds_alone:
                 self.guard(shape, "pattern", f"strings here are not enforced: {error}")
+        return self._bounds(language)
+
+    def _bounds(self, language: Language) -> dict[str, Any]:
         written: dict[str, Any] = {"type": "string"}
         if language.low:
             written["minLength"] = language.low
