@@ -12,8 +12,9 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 k2vv: $(VENV)/.run
 	$(RUN) -m eval.k2vv $(ARGS)
 
+# A process a core, one thread each; a file's tests share what they compile.
 test: $(VENV)/.dev
-	$(RUN) -m pytest $(ARGS)
+	OMP_NUM_THREADS=1 $(RUN) -m pytest -n auto --dist loadfile $(ARGS)
 
 lint: $(VENV)/.dev
 	$(RUN) -m ruff check .
