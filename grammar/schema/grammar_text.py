@@ -169,7 +169,8 @@ class GrammarWriter:
 
     def _number(self, shape: Number) -> str:
         if shape.fractional and shape == Number(fractional=True):
-            return '"-"? ("0" | [1-9] [0-9]*) "." [0-9]* [1-9] [0-9]*'
+            # Few enough digits that no float rounds them to a whole number.
+            return '"-"? ("0" | [1-9] [0-9]{0,7}) "." [0-9]{0,6} [1-9]'
         if shape.fractional:
             self.guard("not", "that a number within bounds is not whole is not enforced")
         if shape.step is None:
@@ -527,7 +528,8 @@ class _Members:
 
     def start(self) -> str:
         """What may stand between the braces."""
-        first = f"({' | '.join(self._options((0, frozenset(), 0), first=True))})"
+        options = self._options((0, frozenset(), 0), first=True)
+        first = f"({' | '.join(options) or self.writer.nothing()})"
         for state in self.pending:
             options = self._options(state, first=False)
             self.writer.rules[self.names[state]] = " | ".join(options) or self.writer.nothing()

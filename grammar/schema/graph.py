@@ -119,20 +119,29 @@ class Graph:
         if isinstance(shape, Array):
             needed = [shape.at(i) for i in range(min(shape.low, len(shape.prefix) + 1))]
             needed += [conj for conj, low, _ in shape.contains if low]
-            return all(conj in alive for conj in needed)
+            least = max([shape.low, *(low for _, low, _ in shape.contains)])
+            high = self._ceiling(shape, alive)
+            return all(conj in alive for conj in needed) and (high is None or least <= high)
         if isinstance(shape, Object):
-            return all(conj in alive for key, conj in shape.props if key in shape.required)
+            if not all(conj in alive for key, conj in shape.props if key in shape.required):
+                return False
+            open_ended = any(region.conj in alive for region in self.regions[shape])
+            return open_ended or shape.low <= sum(conj in alive for _, conj in shape.props)
         return not isinstance(shape, Values) or bool(shape.texts)
+
+    def _ceiling(self, shape: Array, alive: set[Conj]) -> int | None:
+        """How many items an array may have before one that nothing satisfies."""
+        dead = next((i for i, c in enumerate(shape.prefix) if c not in alive), None)
+        if dead is None and shape.items not in alive:
+            dead = len(shape.prefix)
+        return min((h for h in (dead, shape.high) if h is not None), default=None)
 
     def _pruned(self, shape: Shape, alive: set[Conj]) -> Shape:
         if isinstance(shape, Array):
-            first_dead = next((i for i, c in enumerate(shape.prefix) if c not in alive), None)
-            if first_dead is None and shape.items not in alive:
-                first_dead = len(shape.prefix)
-            if first_dead is None:
+            high = self._ceiling(shape, alive)
+            if high == shape.high:
                 return shape
-            high = first_dead if shape.high is None else min(shape.high, first_dead)
-            return replace(shape, prefix=shape.prefix[:first_dead], items=FALSE, high=high)
+            return replace(shape, prefix=shape.prefix[:high], items=FALSE, high=high)
         if isinstance(shape, Object):
             regions = [r for r in self.regions[shape] if r.conj in alive]
             props = tuple((k, c if c in alive else FALSE) for k, c in shape.props)
