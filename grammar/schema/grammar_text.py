@@ -511,6 +511,7 @@ class _Members:
         self.writer, self.low, self.high = writer, low, high
         self.keys = list(members)
         self.required = [k for k in self.keys if k in required]
+        self.must = required
         self.last_required = max((i for i, k in enumerate(self.keys) if k in required), default=-1)
         self.rules = {key: writer.rule(text, "k") for key, text in members.items()}
         self.counted = low > 0 or high is not None
@@ -545,8 +546,17 @@ class _Members:
         place, seen, count = state
         found = []
         comma = "" if first else 'ws "," ws '
-        if self.high is None or count < self.high:
-            more = 0 if not self.counted else count + 1 if self.high else min(count + 1, self.low)
+        more = 0 if not self.counted else count + 1 if self.high else min(count + 1, self.low)
+        full = self.high is not None and count >= self.high
+        if not (first or self.writer.any_order) and place < len(self.keys):
+            # This key or, where it is optional, whatever may follow it: many keys stay a chain.
+            key = self.keys[place]
+            if not full:
+                found.append(f"{comma}{self.rules[key]} {self._after((place + 1, seen, more))}")
+            if key not in self.must:
+                found.append(self._after((place + 1, seen, count)))
+            return found
+        if not full:
             for key, place_after, seen_after in self._next(place, seen):
                 after = self._after((place_after, seen_after, more))
                 found.append(f"{comma}{self.rules[key]} {after}")
@@ -563,7 +573,7 @@ class _Members:
             found = []
             for i in range(place, len(self.keys)):
                 found.append((self.keys[i], i + 1, seen))
-                if self.keys[i] in self.required:
+                if self.keys[i] in self.must:
                     break
             return found
         if self.sequential:

@@ -18,6 +18,10 @@ MAX_WEIGHT = 520
 """Classes that the counts of a pattern add; xgrammar's time grows with their square."""
 
 
+MAX_NESTING = 250
+"""Characters of a key that is to be left out: each is a group within the one before."""
+
+
 def pattern(tree: Any) -> str | None:
     """The anchored pattern of a tree, without the strings that need an escape.
 
@@ -80,6 +84,8 @@ def _write(node: Any) -> str | None:
 
 def _all_but(node: Except) -> str:
     """From the longest beginnings to the shortest: what may follow each."""
+    if max(map(len, node.texts), default=0) > MAX_NESTING:
+        raise TooMuch("a name that long")
     after: dict[str, str] = {}
     texts = frozenset(node.texts)
     for beginning, heads in reversed(node.steps().items()):
