@@ -157,7 +157,7 @@ class TestRequests:
         with pytest.raises(records.RequestError, match="line 2: not UTF-8"):
             records.read_requests(path)
 
-    @pytest.mark.parametrize("content", [b"", b"\n \n", gzip.compress(b"")])
+    @pytest.mark.parametrize("content", [b"", b"\n \n", gzip.compress(b"", mtime=0)])
     def test_file_without_requests(self, tmp_path, content):
         path = tmp_path / "r.jsonl"
         path.write_bytes(content)

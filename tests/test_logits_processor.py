@@ -7,7 +7,6 @@ import jsonschema
 import pytest
 import torch
 import xgrammar
-from looping import decoded, requests_of
 from transformers import LogitsProcessor
 from xgrammar.contrib.hf import LogitsProcessor as XgrammarProcessor
 
@@ -16,6 +15,7 @@ from grammar.compiler import Compiler
 from grammar.policy import plan
 from grammar.tokenizer import tokenizer_info
 from sampler.logits_processor import GrammarLogitsProcessor
+from tests.looping import decoded, requests_of
 
 TOOL = {
     "type": "function",
