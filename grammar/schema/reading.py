@@ -41,6 +41,8 @@ MAX_SHAPES = 64
 _LISTS = frozenset(["const", "enum"])
 _MAX_MEETS = 3000
 """Pairs of shapes that are looked at for one product."""
+_MAX_COUNT = 2**31 - 1
+"""xgrammar counts no further; no text gets that long."""
 _MAX_ASKING = 3
 """Levels below which two objects are taken to have something in common."""
 
@@ -450,7 +452,8 @@ class Reader:
         if value < 0:
             raise Refused(item.pointer, keyword, f"{keyword} must not be negative; got {value}")
         # 2.5 items or characters at least are 3; at most, 2.
-        return math.ceil(value) if keyword.startswith("min") else math.floor(value)
+        count = math.ceil(value) if keyword.startswith("min") else math.floor(value)
+        return min(count, _MAX_COUNT)
 
     def string(self, item: Item) -> String:
         """The shape of lengths, ``pattern`` and ``format``."""
