@@ -8,7 +8,7 @@ from typing import Any
 from grammar.schema import regex
 from grammar.schema.automaton import Dfa, intersection, matches, to_tree
 from grammar.schema.hashing import hashed_once
-from grammar.schema.limits import TooMuch
+from grammar.schema.limits import OutOfMoves, TooMuch
 from grammar.schema.regex import ANY_CHAR, Alt, Chars, Repeat, Seq
 
 
@@ -135,6 +135,9 @@ def _dfa(language: Language) -> Dfa:
 def _dfa_or_error(language: Language) -> Dfa | TooMuch:
     try:
         return _build(language)
+    except OutOfMoves:
+        # Not to be remembered: it says nothing about the language.
+        raise
     except TooMuch as error:
         return error
 

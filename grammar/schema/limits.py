@@ -31,6 +31,10 @@ class TooMuch(Exception):
     """One rewriting would outgrow its share; the caller writes something wider instead."""
 
 
+class OutOfMoves(TooMuch):
+    """The patterns of this schema have had their share; the next schema has its own."""
+
+
 _MOVES = 400_000
 """Moves of automata looked at for all the patterns of one schema: about half a second."""
 
@@ -54,7 +58,13 @@ class Budget:
         # Patterns alone must not use up the time: without them a guard is still possible.
         self._pattern_deadline = now + share * options.max_seconds / 2
         self._calls = 0
-        _current.set(self)
+
+    def __enter__(self) -> "Budget":
+        self._token = _current.set(self)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _current.reset(self._token)
 
     def spend(self, steps: int, pointer: str = "#") -> None:
         """Take steps off.
@@ -94,14 +104,14 @@ class Budget:
         return time.thread_time() > self._pattern_deadline
 
 
-_current: ContextVar[Budget | None] = ContextVar("budget", default=None)
+_current: ContextVar["Budget | None"] = ContextVar("budget", default=None)
 
 
 def spend(moves: int) -> None:
     """Count work on automata, across one call of ``prepare``.
 
     Raises:
-        TooMuch: its share is used up.
+        OutOfMoves: its share is used up.
     """
     budget = _current.get()
     if budget is None:
@@ -110,7 +120,7 @@ def spend(moves: int) -> None:
     # A glance at the clock each ten thousand moves.
     look = before // 10_000 != budget.moves_left // 10_000
     if budget.moves_left < 0 or (look and budget.late_for_patterns):
-        raise TooMuch("the intersection of all its patterns")
+        raise OutOfMoves("the intersection of all its patterns")
 
 
 def check_size(schema: Any, options: Options) -> str:

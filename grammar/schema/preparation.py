@@ -62,18 +62,19 @@ def _rewritten(
     document: Document, schema: Any, options: Options, draft: str, coarse: bool
 ) -> tuple[Any, str | None, list[Reason]]:
     """The schema and the grammar, and why they are not the schema as it was."""
-    reader = Reader(document, options, draft, Budget(options, share=0.5), coarse)
-    root = reader.conj(schema, document.root_base, "#")
-    graph = Graph(reader, root)
-    if root != TRUE and not graph.shapes[root]:
-        raise Refused("#", "", "no value satisfies it")
-    if options.target == "schema":
-        written = Writer(graph).document()
-        return written, None, list(reader.reasons)
-    grammar = GrammarWriter(
-        graph, max_whitespace=options.max_whitespace, any_order=options.key_order == "any"
-    ).text()
-    return None, grammar, list(reader.reasons)
+    with Budget(options, share=0.5) as budget:
+        reader = Reader(document, options, draft, budget, coarse)
+        root = reader.conj(schema, document.root_base, "#")
+        graph = Graph(reader, root)
+        if root != TRUE and not graph.shapes[root]:
+            raise Refused("#", "", "no value satisfies it")
+        if options.target == "schema":
+            written = Writer(graph).document()
+            return written, None, list(reader.reasons)
+        grammar = GrammarWriter(
+            graph, max_whitespace=options.max_whitespace, any_order=options.key_order == "any"
+        ).text()
+        return None, grammar, list(reader.reasons)
 
 
 def _draft(schema: Any, options: Options) -> tuple[str, bool]:
