@@ -36,7 +36,7 @@ HOSTILE = {
     "deep": nested(5000, {}),
     "just deep enough": nested(95, {"type": "string"}),
     "deep arrays": json.loads("[" * 900 + "]" * 900),
-    "allOf of anyOf of allOf": nested_all_of(12),
+    "allOf of anyOf of allOf": nested_all_of(7),
     "anyOf times anyOf": {
         "allOf": [
             {"anyOf": [{"properties": {f"{i}{j}": {"const": j}}} for j in range(8)]}

@@ -154,7 +154,7 @@ def check_size(schema: Any, options: Options) -> str:
             )
             if isinstance(child, Mapping | list | tuple)
         ]
-        if len(level) > options.max_bytes:
+        if len(level) > options.max_bytes // 32:
             raise Refused("#", "", f"the schema is larger than {options.max_bytes:,} bytes")
         depth += 1
     try:
