@@ -30,10 +30,15 @@ import functools
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from xgrammar.structural_tag import JSONSchemaFormat, OrFormat, StructuralTag
+from xgrammar.structural_tag import (
+    GrammarFormat,
+    JSONSchemaFormat,
+    OrFormat,
+    StructuralTag,
+)
 
 from grammar.formats import Format, Tool, get_format
 from grammar.formats.base import MAX_WHITESPACE, NAME_PATTERN
@@ -152,13 +157,14 @@ def plan(
     if free and json_node is None:
         return result(None, None, warnings=())
     prepared = {
-        function["name"]: _arguments(function, type_aliases, format.json_strings)
+        function["name"]: _arguments(
+            function, type_aliases, format.json_strings, max_whitespace_cnt
+        )
         for function in usable
         if has_own_schema(function, schema_mode)
     }
     constrained = tuple(
-        Tool(name, prepared[name].schema if name in prepared else _ANY_OBJECT)
-        for name in (function["name"] for function in usable)
+        _tool(function["name"], prepared.get(function["name"])) for function in usable
     )
     calls_only = choice if json_node is None or choice == "named" else "required"
     tag = format.structural_tag(
@@ -255,10 +261,24 @@ def arguments_schema(function: Mapping[str, Any], mode: SchemaMode) -> Mapping[s
     """
     if not has_own_schema(function, mode):
         return _ANY_OBJECT
-    return _arguments(function, aliases=False, json_strings=True).schema
+    return _arguments(function, aliases=False, json_strings=False).schema
 
 
-def _arguments(function: Mapping[str, Any], aliases: bool, json_strings: bool) -> Prepared:
+def _tool(name: str, prepared: Prepared | None) -> Tool:
+    if prepared is None:
+        return Tool(name, _ANY_OBJECT)
+    if prepared.grammar is None:
+        return Tool(name, prepared.schema)
+    # A schema of its own, for the grammar to be found by.
+    return Tool(name, {**_ANY_OBJECT, "title": f"grammar of {name}"}, prepared.grammar)
+
+
+def _arguments(
+    function: Mapping[str, Any],
+    aliases: bool,
+    json_strings: bool,
+    max_whitespace_cnt: int = MAX_WHITESPACE,
+) -> Prepared:
     """The schema of a checked function's arguments, made sound; its root is an object."""
     parameters = function.get("parameters")
     schema = {**(_NO_ARGUMENTS if parameters is None else parameters), "type": "object"}
@@ -266,8 +286,20 @@ def _arguments(function: Mapping[str, Any], aliases: bool, json_strings: bool) -
         # Up to draft 7 nothing counts beside a reference, the type included.
         schema["allOf"] = [*schema.get("allOf", ()), {"$ref": schema.pop("$ref")}]
     where = f"the schema of tool {function['name']!r}"
-    options = Options(aliases=aliases, lengths="pattern" if json_strings else "keywords")
-    return require(_prepared(json.dumps(schema), options), where)
+    text = json.dumps(schema)
+    if not json_strings:
+        return require(_prepared(text, Options(aliases=aliases, lengths="keywords")), where)
+    return require(_tightest(text, Options(aliases=aliases), max_whitespace_cnt), where)
+
+
+def _tightest(schema: str, options: Options, max_whitespace_cnt: int) -> Prepared:
+    """For JSON text: by a schema, or by a grammar where that enforces what a schema cannot."""
+    prepared = _prepared(schema, options)
+    if prepared.verdict != "guarded":
+        return prepared
+    rules = replace(options, target="grammar", max_whitespace=max_whitespace_cnt)
+    ruled = _prepared(schema, rules)
+    return ruled if ruled.verdict in ("exact", "rewritten") else prepared
 
 
 @functools.lru_cache(maxsize=512)
@@ -277,7 +309,7 @@ def _prepared(schema: str, options: Options) -> Prepared:
 
 def _answer(
     response_format: Any, max_whitespace_cnt: int, aliases: bool
-) -> tuple[JSONSchemaFormat | None, Prepared | None]:
+) -> tuple[JSONSchemaFormat | GrammarFormat | None, Prepared | None]:
     """The grammar of the answer that ``response_format`` asks for, and its schema made sound."""
     if response_format is None:
         return None, None
@@ -304,9 +336,13 @@ def _answer(
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"response_format.json_schema.schema must be JSON; {error}") from None
     options = Options(undeclared_keys="allow", aliases=aliases)
-    prepared = require(_prepared(text, options), "the schema of response_format")
-    node = JSONSchemaFormat(json_schema=prepared.schema, max_whitespace_cnt=max_whitespace_cnt)
-    return node, prepared
+    prepared = _tightest(text, options, max_whitespace_cnt)
+    require(prepared, "the schema of response_format")
+    if prepared.grammar is not None:
+        return GrammarFormat(grammar=prepared.grammar), prepared
+    return JSONSchemaFormat(
+        json_schema=prepared.schema, max_whitespace_cnt=max_whitespace_cnt
+    ), prepared
 
 
 def _read_tool_choice(choice: Any, names: Sequence[str]) -> tuple[Any, Sequence[str]]:

@@ -146,6 +146,7 @@ def test_a_schema_that_cannot_be_guaranteed_is_refused_by_name():
 
 def test_what_only_validation_can_promise_is_said():
     unique = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
+    # Over a few values a grammar can keep count; in general it cannot.
     body = {"tools": [tool("f", True, OWN), tool("g", True, unique), tool("h", False, unique)]}
     result = plan(body, format="hermes")
     assert result.guarded == ("g",)

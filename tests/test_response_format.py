@@ -146,3 +146,38 @@ def test_calls_in_place_of_an_answer_are_calls(name):
     parsed = fmt.parse(call(name), [TOOL], answer=True)
     assert len(parsed.tool_calls) == 1
     assert streamed(fmt, call(name)) == parsed
+
+
+FEW = {"type": "array", "items": {"enum": ["x", "y", "z"]}, "uniqueItems": True}
+COUNTED = {"type": "object", "properties": {"a": FEW}, "required": ["a"]}
+ONCE, TWICE = '{"a": ["z", "x"]}', '{"a": ["z", "z"]}'
+
+
+@pytest.mark.parametrize(
+    "name", ["hermes", "kimi_k2", "llama", "deepseek_v3_1", "exaone", "harmony"]
+)
+def test_what_a_schema_cannot_say_a_grammar_may(name):
+    """xgrammar ignores uniqueItems; over a few values there is a grammar of it."""
+    tool = {"type": "function", "function": {"name": "f", "parameters": COUNTED}}
+    body = {"tools": [tool], "tool_choice": "required"}
+    planned = plan(body, format=name, schema_mode="strict")
+    assert planned.guarded == ()
+
+    def call(arguments):
+        return FORMATS[name].render([{"function": {"name": "f", "arguments": arguments}}])
+
+    assert verdicts(name, body, [call(ONCE), call(TWICE)]) == [True, False]
+
+
+@pytest.mark.parametrize("name", ["hermes", "kimi_k3", "harmony"])
+def test_so_in_an_answer(name):
+    wanted = {"type": "json_schema", "json_schema": {"name": "n", "schema": COUNTED}}
+    wrap = {
+        "hermes": "{}",
+        "kimi_k3": "{}<|close|>response<|sep|><|close|>message<|sep|>",
+        "harmony": "<|channel|>final<|message|>{}",
+    }[name]
+    texts = [wrap.replace("{}", text) for text in (ONCE, TWICE)]
+    assert verdicts(name, {"response_format": wanted}, texts) == [True, False]
+    parsed = FORMATS[name].parse(texts[0], answer=True)
+    assert parsed.message == {"role": "assistant", "content": ONCE}

@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Literal
 import xgrammar
 from xgrammar.structural_tag import (
     AnyTextFormat,
+    GrammarFormat,
     JSONSchemaFormat,
     RegexFormat,
     SequenceFormat,
@@ -47,10 +48,13 @@ class Tool:
     Attributes:
         name: matches ``NAME_PATTERN``.
         schema: JSON Schema of the arguments, the one to be enforced; its root is an object.
+        grammar: EBNF of the arguments as JSON text, to be enforced in place of the schema; only in
+            formats of ``json_strings``.
     """
 
     name: str
     schema: Mapping[str, Any]
+    grammar: str | None = None
 
 
 class Format(ABC):
@@ -126,6 +130,7 @@ class Format(ABC):
                 node.excludes = list(dict.fromkeys([*node.excludes, *self.markers]))
             elif isinstance(node, RegexFormat) and node.pattern == r"\d+":
                 node.pattern = _INDEX
+        _write_grammars(tag.format, {_key(t.schema): t.grammar for t in tools if t.grammar})
         return self.completion(tag.format, reasoning=reasoning)
 
     def _build(
@@ -252,6 +257,26 @@ def _nodes(node: Any) -> Iterator[Any]:
         children = getattr(node, field, [])
         for child in children if isinstance(children, list) else [children]:
             yield from _nodes(child)
+
+
+def _key(schema: Any) -> str:
+    return json.dumps(schema, sort_keys=True)
+
+
+def _write_grammars(root: Any, grammars: Mapping[str, str]) -> None:
+    """Put grammars in the place of the schemas that they stand for."""
+
+    def written(node: Any) -> Any:
+        grammar = (
+            grammars.get(_key(node.json_schema)) if isinstance(node, JSONSchemaFormat) else None
+        )
+        return node if grammar is None else GrammarFormat(grammar=grammar)
+
+    for node in list(_nodes(root)) if grammars else ():
+        if hasattr(node, "content"):
+            node.content = written(node.content)
+        if hasattr(node, "elements"):
+            node.elements = [written(child) for child in node.elements]
 
 
 def _free_text_excludes(node: TriggeredTagsFormat, markers: Sequence[str]) -> list[str]:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from xgrammar.structural_tag import (
     AnyTextFormat,
     ConstStringFormat,
+    GrammarFormat,
     JSONSchemaFormat,
     OptionalFormat,
     OrFormat,
@@ -87,7 +88,7 @@ class Harmony(Format):
         arguments = {
             tag.begin: tag.content
             for tag in built.format.tags
-            if isinstance(tag.content, JSONSchemaFormat)
+            if isinstance(tag.content, JSONSchemaFormat | GrammarFormat)
         }
         calls = [_call(tool.name, arguments) for tool in tools]
         ended_call = SequenceFormat(elements=[OrFormat(elements=calls), _text(CALL)])
