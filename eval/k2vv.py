@@ -282,7 +282,15 @@ class _Run:
         return (2 if bad else 1) if failed else 0
 
 
-_BAD_INPUT = ("ValueError", "TypeError", "GrammarError", "TemplateError", "TemplateSyntaxError")
+_BAD_INPUT = (
+    "ValueError",
+    "TypeError",
+    "SchemaError",
+    "GrammarError",
+    "GrammarTooLargeError",
+    "TemplateError",
+    "TemplateSyntaxError",
+)
 
 
 def _check_numbers(args: argparse.Namespace) -> None:

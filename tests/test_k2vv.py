@@ -205,7 +205,7 @@ def test_bad_arguments_are_one_sentence_and_exit_2(tmp_path, capsys, arguments, 
     assert len(error.strip().splitlines()) == 1
 
 
-def test_a_schema_that_does_not_compile_fails_its_own_request_alone(tmp_path, capsys):
+def test_a_schema_that_cannot_be_guaranteed_fails_its_own_request_alone(tmp_path, capsys):
     broken = json.loads(json.dumps(TOOL))
     broken["function"]["parameters"] = {
         "type": "object",
@@ -220,7 +220,7 @@ def test_a_schema_that_does_not_compile_fails_its_own_request_alone(tmp_path, ca
     assert "'f'" in error
     rows = {row["data_index"]: row for row in lines_of(out / "constrained" / "results.jsonl")}
     assert [rows[i]["status"] for i in (1, 2, 3)] == ["success", "failed", "success"]
-    assert rows[2]["response"]["error_type"] == "GrammarError"
+    assert rows[2]["response"]["error_type"] == "SchemaError"
     assert rows[2]["finish_reason"] is None
     summary = json.loads((out / "constrained" / "summary.json").read_text())
     assert (summary["success_count"], summary["failure_count"]) == (2, 1)
