@@ -84,7 +84,7 @@ class Ours:
         from grammar.compiler import Compiler
 
         # The time is kept by whoever runs us, and a thread that cannot be stopped would outlive it.
-        self._compiler = Compiler(_info(), max_threads=1, timeout_s=None)
+        self._compiler = Compiler(_info(), max_threads=1, timeout_s=None, max_tag_bytes=16 * 2**20)
 
         from grammar.schema import Options, prepare
 
