@@ -123,6 +123,6 @@ def script_from_completion(completion: Completion) -> tuple[int, ...]:
 
 def valid_call(chat: Chat, item: Item, completion: Completion) -> bool:
     """Whether it is one call that the tool's schema accepts, by jsonschema."""
-    message = chat.parse(completion.text, item.prompt).message
+    message = chat.parse(completion.text, item.prompt, item.body["tools"]).message
     calls = message.get("tool_calls") or ()
     return len(calls) == 1 and not check_calls(message, item.body["tools"])

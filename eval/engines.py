@@ -115,9 +115,10 @@ class HfEngine:
         line, prompt = completion.key
         if completion.finish_reason == "error":
             return _failed(line, RuntimeError(completion.error), completion.seconds)
-        # Without the tools, a call of a tool that the request does not have is still a call: it is
-        # the schema check, not the parser, that must find it.
-        parsed = self.chat.parse(completion.text, prompt)
+        # A call of a tool that the request does not have is still a call: it is the schema check,
+        # not the parser, that must find it.
+        tools = line.body.get("tools")
+        parsed = self.chat.parse(completion.text, prompt, tools, any_tool=True)
         message, finish_reason = _answer(completion, parsed)
         valid, failures = verdict(finish_reason, message, line.body.get("tools"))
         return ResultRow(
@@ -166,7 +167,11 @@ def _answer(completion: Completion, parsed: Parsed) -> tuple[dict[str, Any], str
     A call that cannot be read is an attempt to call all the same. It stands among the calls with
     its raw text for arguments, which are no JSON: K2VV's check, ours and theirs, then finds it.
     """
-    attempts = [p for p in parsed.problems if p.kind in ("malformed", "incomplete")]
+    attempts = [
+        problem
+        for problem in parsed.problems
+        if problem.kind in ("malformed", "incomplete") and problem.text != _thought(parsed)
+    ]
     if completion.finish_reason == "length" or not (parsed.tool_calls or attempts):
         return parsed.message, completion.finish_reason
     calls = list(parsed.tool_calls)
@@ -176,6 +181,12 @@ def _answer(completion: Completion, parsed: Parsed) -> tuple[dict[str, Any], str
         function = {"name": name, "arguments": problem.text}
         calls.append({"id": f"unreadable_{len(calls)}", "type": "function", "function": function})
     return {**parsed.message, "tool_calls": calls}, "tool_calls"
+
+
+def _thought(parsed: Parsed) -> str | None:
+    """Thinking that the completion ends in: nothing was called there."""
+    unclosed = (p.text for p in parsed.problems if p.detail.startswith("thinking is not"))
+    return next(unclosed, None)
 
 
 def _failed(line: RequestLine, error: BaseException, seconds: float = 0.0) -> ResultRow:

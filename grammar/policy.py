@@ -284,7 +284,10 @@ def _arguments(
     schema = {**(_NO_ARGUMENTS if parameters is None else parameters), "type": "object"}
     if "$ref" in schema:
         # Up to draft 7 nothing counts beside a reference, the type included.
-        schema["allOf"] = [*schema.get("allOf", ()), {"$ref": schema.pop("$ref")}]
+        others = schema.get("allOf", [])
+        # What is no list is refused as it stands.
+        if isinstance(others, list):
+            schema["allOf"] = [*others, {"$ref": schema.pop("$ref")}]
     where = f"the schema of tool {function['name']!r}"
     text = json.dumps(schema)
     if not json_strings:
@@ -362,6 +365,11 @@ def _read_tool_choice(choice: Any, names: Sequence[str]) -> tuple[Any, Sequence[
     if kind == "allowed_tools":
         # Chat Completions nests the object, Responses does not.
         inner = choice.get("allowed_tools", choice)
+        if not isinstance(inner, Mapping):
+            raise ValueError(
+                "tool_choice.allowed_tools must be an object with mode and tools; got"
+                f" {_short(inner)}"
+            )
         mode, references = inner.get("mode", "auto"), inner.get("tools")
         _one_of("tool_choice.allowed_tools.mode", mode, ("auto", "required"))
         if not isinstance(references, Sequence) or not references:

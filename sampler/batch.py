@@ -39,7 +39,9 @@ class CachedBatch:
         self.model = head.model
         self.device = self.model.get_input_embeddings().weight.device
         self.prompt_tokens = self.shared_tokens = self.forwards = 0
-        self._pad = pad_token_id or 0
+        # Masked out; but it must be an id, and some tokenizers have one that the model lacks.
+        known = pad_token_id is not None and 0 <= pad_token_id < head.vocab_size
+        self._pad = pad_token_id if known else 0
         # transformers 5.24 renamed the argument.
         forward = inspect.signature(self.model.forward).parameters
         names = [name for name in ("cache", "past_key_values") if name in forward]
@@ -50,7 +52,7 @@ class CachedBatch:
             )
         self._cache_argument = names[0]
         self._cache = kv.new_cache(self.model)
-        self.can_join = kv.can_join(self._cache)
+        self.can_join, self.can_leave = kv.can_join(self._cache), kv.can_leave(self._cache)
         self._prefixes = kv.Prefixes(self.model) if share_prefixes and self.can_join else None
         self._mask = torch.zeros((0, 0), dtype=torch.long)
         self._tokens: list[int] = []
@@ -109,6 +111,11 @@ class CachedBatch:
         kv.select(self._cache, index.to(self.device), first)
         return None
 
+    @property
+    def holds_beginnings(self) -> bool:
+        """Whether shared beginnings are kept: memory that `clear` frees."""
+        return self._prefixes is not None and len(self._prefixes) > 0
+
     def clear(self, *, keep_beginnings: bool = False) -> None:
         """Drop all rows, and what is kept of shared beginnings."""
         self._cache = kv.new_cache(self.model)
@@ -119,7 +126,7 @@ class CachedBatch:
 
     def _beginning(self, prompts: list[tuple[int, ...]]) -> tuple[Any, int]:
         """A cache of what the prompts share, a row each, and how many tokens that is."""
-        ids = self._prefixes.shared(prompts) if self._prefixes else ()
+        ids = self._prefixes.shared(prompts) if self._prefixes is not None else ()
         if not ids:
             return kv.new_cache(self.model), 0
         known, cache = self._prefixes.get(ids)
@@ -165,7 +172,9 @@ class CachedBatch:
         """
         if bool(mask.all()):
             return None
-        if not self.can_join or self.model.config._attn_implementation != "sdpa":
+        config = self.model.config
+        whole = config._attn_implementation == "sdpa" and not getattr(config, "alibi", False)
+        if not (self.can_join and whole):
             return to_device(mask, self.device)
         slots = torch.arange(mask.shape[1])
         queries = slots[-width:, None]

@@ -20,6 +20,8 @@ class RoomyLayer(DynamicLayer):
     135 M parameters spend a quarter of a step on that.
     """
 
+    _room: tuple[torch.Tensor, torch.Tensor] | None = None
+
     def update(self, key_states, value_states, *args, **kwargs):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
@@ -38,6 +40,18 @@ class RoomyLayer(DynamicLayer):
         self._room[1][:, :, before:after] = value_states
         self.keys, self.values = (room[:, :, :after] for room in self._room)
         return self.keys, self.values
+
+    def batch_select_indices(self, indices):
+        super().batch_select_indices(indices)
+        self._room = None
+
+    def batch_repeat_interleave(self, repeats):
+        super().batch_repeat_interleave(repeats)
+        self._room = None
+
+    def reorder_cache(self, beam_idx):
+        super().reorder_cache(beam_idx)
+        self._room = None
 
     def replace(self, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Hold these instead, [B, heads, T, D] each."""
@@ -58,6 +72,11 @@ def new_cache(model: Any) -> DynamicCache:
 def can_join(cache: DynamicCache) -> bool:
     """Whether rows can join and leave, and slots stand empty: not with windows or states."""
     return all(type(layer) is RoomyLayer for layer in cache.layers)
+
+
+def can_leave(cache: DynamicCache) -> bool:
+    """Whether rows can leave while others go on: recurrent states cannot be taken apart."""
+    return all(hasattr(layer, "batch_select_indices") for layer in cache.layers)
 
 
 def length(cache: DynamicCache) -> int:
@@ -118,6 +137,9 @@ class Prefixes:
         self.model, self.keep, self.shortest = model, keep, shortest
         self._stored: list[tuple[tuple[int, ...], DynamicCache]] = []
         self._recent: list[tuple[int, ...]] = []
+
+    def __len__(self) -> int:
+        return len(self._stored)
 
     def shared(self, prompts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
         """The longest beginning worth sharing, () for none.

@@ -125,11 +125,18 @@ class Chat:
             messages, tokenize=False, add_generation_prompt=True, **arguments
         )
 
-    def parse(self, text: str, prompt: Prompt, tools: Sequence[Mapping] | None = None) -> Parsed:
+    def parse(
+        self,
+        text: str,
+        prompt: Prompt,
+        tools: Sequence[Mapping] | None = None,
+        *,
+        any_tool: bool = False,
+    ) -> Parsed:
         """A completion of `prompt` as an OpenAI message, with its problems.
 
-        With `tools`, a call of any other tool is malformed, not a call. Under a `response_format`
-        an answer is content, whatever its strings spell.
+        With `tools`, a call of any other tool is malformed, not a call, unless `any_tool`.
+        Under a `response_format` an answer is content, whatever its strings spell.
 
         The `parse_response` of transformers (5.24) is not used, even where the tokenizer has a
         response template: it closes what the text leaves open, so that a Qwen3.5 completion cut off
@@ -137,7 +144,9 @@ class Chat:
         raises on what it cannot read.
         """
         answer = prompt.plan.answer is not None
-        return self.format.parse(text, tools, reasoning=prompt.reasoning, answer=answer)
+        return self.format.parse(
+            text, tools, reasoning=prompt.reasoning, answer=answer, any_tool=any_tool
+        )
 
     def _with_tools_in_system(self, messages: list[dict], tools: Sequence[Mapping]) -> list[dict]:
         example = {

@@ -142,6 +142,13 @@ class Decoder:
         if masked_head and self.head.note:
             warnings.warn(self.head.note, stacklevel=2)
         self.batch = CachedBatch(self.head, tokenizer.pad_token_id, share_prefixes=share_prefixes)
+        if batch_size > 1 and not self.batch.can_leave:
+            warnings.warn(
+                f"rows of {type(model).__name__} are decoded one by one: its cache holds states"
+                " that cannot be taken apart",
+                stacklevel=2,
+            )
+            self.batch_size = 1
         self.matchers = MatcherBatch([], vocab_size=self.head.vocab_size)
         self.counts = Counts()
         self._waiting: deque[Row] = deque()
@@ -213,6 +220,8 @@ class Decoder:
         if not self._waiting or room <= 0 or (self._rows and not self.batch.can_join):
             return
         new = list(islice(self._waiting, room))
+        for row in new:
+            row.begin()
         states = self.batch.add([row.history for row in new])
         self._states = torch.cat([self._states, states]) if self._rows else states
         for row in new:
@@ -224,10 +233,15 @@ class Decoder:
         ended = [row for row in self._rows if row.finish_reason]
         rows = [row for row in self._rows if not row.finish_reason]
         done = self._completions(ended)
+        for row in rows:
+            row.cut(row.position)
         self._rows, self._states = [], None
+        held = self.batch.holds_beginnings
         self.batch.clear()
         self.matchers.keep([])
         self._waiting.extendleft(reversed(rows))
+        if self.batch_size == 1 and held:
+            return done
         if self.batch_size == 1:
             row = self._waiting.popleft()
             row.fail(f"out of memory with one row of {len(row.history)} tokens: {trouble}")

@@ -48,11 +48,14 @@ class Row:
         """All tokens that the model must have read before the next one: prompt and completion."""
         return (*self.request.prompt, *self.token_ids)
 
+    def begin(self) -> None:
+        """The prompt is about to be read; again, if the row has been here before."""
+        if self.began is None:
+            self.began = time.perf_counter()
+
     def join(self, i: int, matchers: MatcherBatch) -> None:
         """The row has a place in the batch, and the model has read its history."""
         self.unread = []
-        if self.began is None:
-            self.began = time.perf_counter()
         for token in self.token_ids:
             matchers.accept(i, token)
 
@@ -110,10 +113,11 @@ class Row:
             return False
         self.redone += self.position - verdict.restart_at
         self.retries += 1
-        self._cut(verdict.restart_at)
+        self.cut(verdict.restart_at)
         return True
 
-    def _cut(self, position: int) -> None:
+    def cut(self, position: int) -> None:
+        """Go on from there, and forget what came after."""
         self.position = position
         for column in (self.token_ids, self.logprobs, self.top_logprobs):
             del column[position:]

@@ -269,3 +269,33 @@ def test_an_unreadable_call_counts_as_one():
         json.loads(call["function"]["arguments"])
     cut = Completion("k", (1,), text[:30], "length", 1, 1, 0.0)
     assert _answer(cut, get_format("hermes").parse(text[:30]))[1] == "length"
+
+
+def test_thinking_that_is_never_closed_is_no_attempt_to_call():
+    from eval.engines import _answer
+    from grammar.formats import get_format
+    from sampler.params import Completion
+
+    for text in ("I think the user says hi.", ""):
+        done = Completion("k", (1,), text, "stop", 1, 1, 0.0)
+        parsed = get_format("hermes").parse(text, reasoning=True)
+        message, reason = _answer(done, parsed)
+        assert reason == "stop"
+        assert "tool_calls" not in message
+
+
+@pytest.mark.parametrize("name", ["qwen3_coder", "glm_4_7", "minimax"])
+def test_arguments_are_typed_by_the_tools_and_unknown_tools_are_calls(name):
+    from grammar.formats import get_format
+
+    fmt = get_format(name)
+    parameters = {"type": "object", "properties": {"code": {"type": "string"}}}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+    for called in ("f", "unknown"):
+        function = {"name": called, "arguments": '{"code": "5"}'}
+        text = fmt.render([{"id": "c", "type": "function", "function": function}])
+        [call] = fmt.parse(text, tools, any_tool=True).tool_calls
+        assert call["function"]["name"] == called
+        if called == "f":
+            assert json.loads(call["function"]["arguments"]) == {"code": "5"}
+    assert fmt.parse(text, tools).tool_calls == []

@@ -297,6 +297,10 @@ def function(**fields):
         (body(tool_choice={"type": "allowed_tools", "mode": "auto",
                            "tools": [{"type": "function", "name": "f"}]}),
          r"allowed_tools.tools\[0\] names 'f'"),
+        (body(tool_choice={"type": "allowed_tools", "allowed_tools": [1]}),
+         r"tool_choice.allowed_tools must be an object with mode and tools; got \[1\]"),
+        (body([function(strict=True, parameters={"$ref": "#", "allOf": 5})]),
+         "tool 'f' is refused"),
         (body(parallel_tool_calls="no"), "parallel_tool_calls must be one of True, False"),
     ],
 )  # fmt: skip

@@ -140,10 +140,11 @@ def test_a_call_inside_the_answer_is_text(name, cut):
     assert streamed(fmt, text) == parsed
 
 
-@pytest.mark.parametrize("name", ["hermes", "kimi_k2"])
+@pytest.mark.parametrize("name", sorted(FORMATS))
 def test_calls_in_place_of_an_answer_are_calls(name):
     fmt = FORMATS[name]
     parsed = fmt.parse(call(name), [TOOL], answer=True)
+    assert parsed == fmt.parse(call(name), [TOOL])
     assert len(parsed.tool_calls) == 1
     assert streamed(fmt, call(name)) == parsed
 

@@ -1,6 +1,7 @@
 """The running batch: rows that join and leave, forced runs, shared prefixes, kinds of head."""
 
 import os
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from sampler.batch import CachedBatch
 from sampler.decoding import Decoder
 from sampler.forced import step_width
 from sampler.head import Head
+from sampler.params import Request, SamplingParams
 from tests.looping import complete, decoded, part_only_at_ties, requests_of
 
 TINY = {
@@ -150,6 +152,10 @@ def test_rows_are_what_they_would_be_alone(kind):
             assert kind == "gemma2"
             with pytest.raises(RuntimeError, match="rows cannot join"):
                 batch.add([[5]])
+            keep([2, 0])
+            check(step([1, 1]))
+            keep([1])
+            check(step([1]))
         keep([])
         check(add([4, 4]))
     assert len(expect) >= 3
@@ -316,6 +322,61 @@ def test_a_row_that_does_not_fit_alone_ends_alone(loaded, chats, dialogues, monk
     for completion in done.values():
         assert completion.finish_reason == "error"
         assert "out of memory with one row of" in completion.error
+
+
+def test_kept_beginnings_make_room_before_a_row_fails(loaded, chats, dialogues, monkeypatch):
+    """With one row at a time, too: what can be freed is freed first."""
+    requests = requests_of(chats["free"], dialogues[:4], max_tokens=8)
+    forward, failed = Head.states, []
+
+    def states(self, **arguments):
+        if decoder.batch.holds_beginnings and len(failed) < 2:
+            failed.append(1)
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return forward(self, **arguments)
+
+    decoder = Decoder(
+        loaded.model,
+        tokenizer=loaded.tokenizer,
+        stop_token_ids=loaded.stop_token_ids,
+        batch_size=1,
+    )
+    monkeypatch.setattr(Head, "states", states)
+    for request in [*requests, *requests]:
+        decoder.submit(request)
+    done = []
+    while decoder.busy:
+        done += decoder.step()
+    assert failed
+    assert {c.finish_reason for c in done} <= {"stop", "length"}
+    assert len(done) == 8
+
+
+def test_a_pad_token_that_the_model_lacks_is_not_fed_to_it(loaded, chats, dialogues):
+    batch = CachedBatch(Head(loaded.model), loaded.vocab_size)
+    with torch.inference_mode():
+        batch.add([[5, 6, 7], [5]])
+
+
+def test_a_model_with_states_is_decoded_row_by_row():
+    model = tiny(
+        "qwen3_5_text",
+        layer_types=["linear_attention", "full_attention"],
+        linear_num_key_heads=2,
+        linear_num_value_heads=2,
+        linear_key_head_dim=8,
+        linear_value_head_dim=8,
+    )
+    tokenizer = SimpleNamespace(pad_token_id=0, decode=lambda ids, **_: str(ids))
+    with pytest.warns(UserWarning, match="are decoded one by one"):
+        decoder = Decoder(model, tokenizer=tokenizer, stop_token_ids=[2], batch_size=3)
+    for n in range(3):
+        decoder.submit(Request((5, 6, 7 + n), SamplingParams(seed=n, max_tokens=3 + 2 * n)))
+    done = []
+    while decoder.busy:
+        done += decoder.step()
+    assert {c.finish_reason for c in done} <= {"stop", "length"}
+    assert len(done) == 3
 
 
 def test_other_errors_are_not_taken_for_memory(loaded, chats, dialogues, monkeypatch):

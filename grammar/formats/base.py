@@ -89,6 +89,11 @@ class Format(ABC):
         self.name = name or type(self).name
 
     @property
+    def openers(self) -> tuple[str, ...]:
+        """How a completion that is calls and not an answer begins."""
+        return self.banned
+
+    @property
     def settling(self) -> tuple[str, ...]:
         """Texts that may settle a call which a stream holds back: what can end it."""
         return self.markers
@@ -205,6 +210,7 @@ class Format(ABC):
         *,
         reasoning: bool = False,
         answer: bool = False,
+        any_tool: bool = False,
     ) -> Parsed:
         """Read a completion back into a message.
 
@@ -221,8 +227,10 @@ class Format(ABC):
                 is never closed, the first call ends it.
             answer: the request had a ``response_format``. Then a text that does not start with a
                 call holds none, whatever its strings spell.
+            any_tool: a call of a tool that is not among ``tools`` is a call as well; ``tools`` then
+                says only of what types their arguments are.
         """
-        stream = StreamParser(self, tools, reasoning=reasoning, answer=answer)
+        stream = StreamParser(self, tools, reasoning=reasoning, answer=answer, any_tool=any_tool)
         stream.finish(text)
         return stream.parsed
 

@@ -30,6 +30,7 @@ DSML = "｜DSML｜"
 
 class Dsml(FlatXml):
     banned = (DSML,)
+    openers = (f"<{DSML}", DSML)
     string_excludes = (DSML,)
     next_closes = True
 

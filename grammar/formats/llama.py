@@ -43,6 +43,8 @@ class Llama(Format):
     # The python tag has no place in the grammar: it stays a control token.
     markers = (Format.start_of_thinking, Format.end_of_thinking)
     banned = tuple(f'"{key}"{gap}:' for key in ("parameters", "arguments") for gap in ("", " "))
+    # An answer may begin so, too: it is read on, and is a call only if it has arguments.
+    openers = ('{"name"',)
     settling = ("}",)
 
     def render(self, calls: Sequence[Mapping[str, Any]]) -> str:

@@ -212,9 +212,26 @@ def call_parts(call: Mapping[str, Any]) -> tuple[str, str, str | None]:
     return function["name"], arguments, call.get("id")
 
 
-def parameters_by_name(tools: Sequence[Mapping[str, Any]] | None) -> dict[str, Any] | None:
-    """Tool name to ``parameters`` (None where undeclared), or None where no list was given."""
+class _AnyTool(dict):
+    """Tools by name, and every other name as a tool that declares nothing."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    def __missing__(self, name: str) -> None:
+        return None
+
+
+def parameters_by_name(
+    tools: Sequence[Mapping[str, Any]] | None, *, any_tool: bool = False
+) -> dict[str, Any] | None:
+    """Tool name to ``parameters`` (None where undeclared), or None where no list was given.
+
+    Args:
+        any_tool: names that are not among the tools are there all the same.
+    """
     if tools is None:
         return None
     functions = [t["function"] for t in tools if isinstance(t.get("function"), Mapping)]
-    return {f["name"]: f.get("parameters") for f in functions}
+    named = {f["name"]: f.get("parameters") for f in functions}
+    return _AnyTool(named) if any_tool else named

@@ -37,7 +37,7 @@ class StreamParser:
     cutting the text. Text is passed on as soon as nothing that may follow can change it.
 
     Args:
-        format, tools, reasoning, answer: see ``Format.parse``.
+        format, tools, reasoning, answer, any_tool: see ``Format.parse``.
 
     Attributes:
         parsed: the ``Parsed`` completion, once ``finish`` has been called.
@@ -50,10 +50,11 @@ class StreamParser:
         *,
         reasoning: bool = False,
         answer: bool = False,
+        any_tool: bool = False,
     ) -> None:
         self.parsed: Parsed | None = None
         self._format = format
-        self._parameters = parameters_by_name(tools)
+        self._parameters = parameters_by_name(tools, any_tool=any_tool)
         self._reasoning, self._answer = reasoning, answer and format.bare_content
         self._out = MessageBuilder()
         self._phase: Literal["start", "thinking", "gap", "answer", "content"] = "start"
@@ -119,7 +120,7 @@ class StreamParser:
 
     def _tell_answer(self, final: bool) -> None:
         """Whether this is a call, or an answer whose strings may spell anything."""
-        text, openers = self._tail.lstrip(), self._format.banned
+        text, openers = self._tail.lstrip(), self._format.openers
         if text.startswith(openers):
             self._answer = False
         elif final or not any(opener.startswith(text) for opener in openers):
