@@ -210,9 +210,11 @@ class _Run:
     def _rows(self, work: Any) -> list[dict[str, Any]]:
         """Run every way in every round; the rounds that are done are on disk."""
         from dataclasses import replace
+        from functools import partial
 
         from eval.decoding_runs import OWN_TOKENS, ways
         from eval.decoding_summary import row_of
+        from eval.decoding_turns import by_turns
         from eval.provenance import provenance
         from kernels.records import stamp, write_csv
 
@@ -233,15 +235,12 @@ class _Run:
         if not ready:
             raise ValueError(f"none of --ways can run here: {' '.join(self.notes)}")
         command = provenance("eval.decoding", args.argv)["command"]
-        names, rows = list(ready), []
-        for round in range(args.rounds):
-            # No way always follows the same other: what one leaves in caches meets another.
-            turn = round % len(names)
-            for name in [*names[turn:], *names[:turn]]:
-                self._say(f"round {round + 1} of {args.rounds}: {name}")
-                row = row_of(round + 1, name, ready[name](work))
-                rows.append({**row, "load_average": os.getloadavg()[0]})
-            rows.sort(key=lambda row: (row["round"], names.index(row["way"])))
+        rows: list[dict[str, Any]] = []
+        for round in range(1, args.rounds + 1):
+            self._say(f"round {round} of {args.rounds}")
+            timings = by_turns({name: partial(_paused, way, work) for name, way in ready.items()})
+            load = {"load_average": os.getloadavg()[0]}
+            rows += [row_of(round, name, timing) | load for name, timing in timings.items()]
             write_csv(args.output / "rows.csv", rows, stamp(command))
         return rows
 
@@ -262,6 +261,10 @@ class _Run:
     def _say(self, text: str) -> None:
         if sys.stderr.isatty():
             print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+
+
+def _paused(way: Any, work: Any, pause: Any) -> Any:
+    return way(work, pause=pause)
 
 
 if __name__ == "__main__":

@@ -94,8 +94,9 @@ def _shares(summary: Mapping[str, Any]) -> Table:
 def _remarks(summary: Mapping[str, Any]) -> list[str]:
     checks = summary["checks"]
     lines = [
-        f"Medians of {summary['rounds']} rounds; ratios are taken within a round. Reads: forwards"
-        " after the prompts. Shares of decoding: forward, head, drawing, grammar. Prompt: seconds.",
+        f"Medians of {summary['rounds']} rounds; ratios are taken within a round, in which all take"
+        " turns a step at a time. Reads: forwards after the prompts. Shares of decoding: forward,"
+        " head, drawing, grammar. Prompt: seconds.",
         f"Checked first: {checks['same']} of {checks['compared']} constrained completions have the"
         f" tokens of the traced loop, {checks['near_ties']} part from it at a near-tie;"
         f" {checks['valid']} of {checks['ended']} that ended are valid calls,"

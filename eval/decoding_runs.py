@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import torch
 from transformers import GenerationConfig, LogitsProcessor
 
 from eval.decoding_peers import PEERS
+from eval.decoding_turns import Pause
 from eval.decoding_work import Item
 from sampler.chat import Chat
 from sampler.decoding import Decoder
@@ -100,44 +100,61 @@ def decoder(work: Work, kind: type[Decoder] = Decoder, **options: Any) -> Decode
     )
 
 
-def run_loop(work: Work, constrained: Callable[[int], bool], **options: Any) -> Timing:
-    """Our loop; `constrained` says of each item whether its grammar counts."""
+def _go_on() -> None:
+    """The pause of a way that runs alone."""
+
+
+def run_loop(
+    work: Work, constrained: Callable[[int], bool], *, pause: Pause = _go_on, **options: Any
+) -> Timing:
+    """Our loop; `constrained` says of each item whether its grammar counts.
+
+    Args:
+        pause: called between two steps; its time is not counted.
+    """
     loop = decoder(work, ScriptedDecoder, scripts=work.scripts, **options)
     for n, (item, script) in enumerate(zip(work.items, work.scripts, strict=True)):
         loop.submit(item.request(n, constrained=constrained(n), max_tokens=len(script)))
     done: list[Completion] = []
-    marks = [time.perf_counter()]
+    steps: list[float] = []
     while loop.busy:
+        began = time.perf_counter()
         done += loop.step()
-        marks.append(time.perf_counter())
+        steps.append(time.perf_counter() - began)
+        pause()
     _check(work, {c.key: _tokens(c) for c in done})
     seconds = loop.counts.seconds
     return Timing(
         prompt_s=seconds["prompt"],
         # The first step is that of the prompts.
-        steps_s=[b - a for a, b in pairwise(marks[1:])],
-        decode_s=marks[-1] - marks[0] - seconds["prompt"],
+        steps_s=steps[1:],
+        decode_s=sum(steps) - seconds["prompt"],
         tokens=sum(c.steps for c in done),
         forced=loop.counts.forced,
-        forwards=len(marks) - 2,
+        forwards=len(steps) - 1,
         parts_s={name: took for name, took in seconds.items() if name != "prompt"},
         prompt_tokens=loop.batch.prompt_tokens,
     )
 
 
 def run_generate(
-    work: Work, processor: Callable[[Sequence[Item]], Any] | None, *, told: bool = True
+    work: Work,
+    processor: Callable[[Sequence[Item]], Any] | None,
+    *,
+    told: bool = True,
+    pause: Pause = _go_on,
 ) -> Timing:
     """`model.generate`, a batch after the other, with the processor made for each batch.
 
     Args:
         told: whether the tokens are the work's; else whatever `generate` samples.
+        pause: called between two steps; its time is not counted.
     """
     total = Timing(told=told)
     for start in range(0, len(work.items), work.batch_size):
         part = slice(start, start + work.batch_size)
         items, scripts = work.items[part], work.scripts[part]
-        clock = _Clock(processor(items) if processor else None, scripts if told else None)
+        clock = _Clock(processor(items) if processor else None, scripts if told else None, pause)
         _generate(work, items, scripts, clock, total)
     return total
 
@@ -177,7 +194,7 @@ def _generate(
         raise WrongTokens("generate gave other tokens than it was told")
     total.prompt_s += clock.came[0] - began
     total.steps_s += [b - a for a, b in zip(clock.left, clock.came[1:], strict=False)]
-    total.decode_s += ended - clock.came[0] - clock.telling_s
+    total.decode_s += ended - clock.came[0] - clock.away_s
     total.tokens += sum(map(len, rows))
     total.forwards += len(clock.came) - 1
     total.parts_s["grammar"] = total.parts_s.get("grammar", 0.0) + clock.grammar_s
@@ -185,12 +202,16 @@ def _generate(
 
 
 class _Clock(LogitsProcessor):
-    """Times a processor, then tells the rows their tokens, and keeps the time of that apart."""
+    """Times a processor, then tells the rows their tokens and lets others have their turn, and
+    keeps the time of that apart."""
 
     def __init__(
-        self, processor: Callable | None, scripts: Sequence[tuple[int, ...]] | None
+        self,
+        processor: Callable | None,
+        scripts: Sequence[tuple[int, ...]] | None,
+        pause: Pause,
     ) -> None:
-        self.processor, self.scripts = processor, scripts
+        self.processor, self.scripts, self.pause = processor, scripts, pause
         self.came: list[float] = []
         self.left: list[float] = []
         self.grammar_s = 0.0
@@ -208,11 +229,13 @@ class _Clock(LogitsProcessor):
             scores.fill_(-torch.inf)
             scores[range(len(tokens)), tokens] = 0.0
         self.came.append(came)
+        self.pause()
         self.left.append(time.perf_counter())
         return scores
 
     @property
-    def telling_s(self) -> float:
+    def away_s(self) -> float:
+        """Seconds of telling and of pauses."""
         return sum(left - came for came, left in zip(self.came, self.left, strict=True))
 
 
@@ -249,22 +272,25 @@ def _ours(items: Sequence[Item]) -> Any:
     return GrammarLogitsProcessor([item.prompt.grammar for item in items])
 
 
+Way = Callable[..., Timing]
+"""Takes work, and `pause=`."""
+
 OWN_TOKENS = ("generate_llguidance", "generate_outlines")
 """Ways whose grammar is not ours, so that they cannot be told our tokens."""
 
 
-def ways(chat: Chat, names: Iterable[str]) -> tuple[dict[str, Callable[[Work], Timing]], list[str]]:
+def ways(chat: Chat, names: Iterable[str]) -> tuple[dict[str, Way], list[str]]:
     """Those that can run here, ready to be given work, and why the others cannot."""
-    loop: dict[str, Callable[[Work], Timing]] = {
-        "free": lambda work: run_loop(work, _none),
-        "dense": lambda work: run_loop(work, _all, masked_head=False, forced_runs=False),
-        "masked": lambda work: run_loop(work, _all, forced_runs=False),
-        "forced": lambda work: run_loop(work, _all),
-        "mixed": lambda work: run_loop(work, _every_other, forced_runs=False),
-        "generate": lambda work: run_generate(work, None),
-        "generate_ours": lambda work: run_generate(work, _ours),
+    loop: dict[str, Way] = {
+        "free": partial(run_loop, constrained=_none),
+        "dense": partial(run_loop, constrained=_all, masked_head=False, forced_runs=False),
+        "masked": partial(run_loop, constrained=_all, forced_runs=False),
+        "forced": partial(run_loop, constrained=_all),
+        "mixed": partial(run_loop, constrained=_every_other, forced_runs=False),
+        "generate": partial(run_generate, processor=None),
+        "generate_ours": partial(run_generate, processor=_ours),
     }
-    ready: dict[str, Callable[[Work], Timing]] = {}
+    ready: dict[str, Way] = {}
     notes: list[str] = []
     for name in names:
         if name in loop:

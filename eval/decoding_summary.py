@@ -83,8 +83,8 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
     Returns:
         ``ways``: way to metric to {median, low, high}, or None where it was not measured, and the
-        counts. ``ratios``: ratio to way to the same. A ratio is taken within a round, so that what
-        slows the machine for a minute slows both sides.
+        counts. ``ratios``: ratio to way to the same. A ratio is taken within a round, whose
+        ways take turns a step at a time: what slows the machine slows both sides.
     """
     names = list(dict.fromkeys(row["way"] for row in rows))
     own = {name: [row for row in rows if row["way"] == name] for name in names}
