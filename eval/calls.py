@@ -113,6 +113,14 @@ def verdict(
     return not failures, failures
 
 
+def can_check(request: Mapping[str, Any]) -> bool:
+    """Whether a request body says which tools there were.
+
+    One of K2VV's raw-completions mode does not: its tools are rendered into a ``prompt``.
+    """
+    return "messages" in request or "tools" in request
+
+
 def called_name(call: Any) -> str | None:
     """``function.name`` of a call, a tool or a named tool_choice; None where there is none."""
     function = call.get("function") if isinstance(call, dict) else None

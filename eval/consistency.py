@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from eval.calls import called_name, verdict
+from eval.calls import called_name, can_check, verdict
 from eval.rows import ResultRow
 from eval.workloads import tool_choice_of
 
@@ -26,6 +26,7 @@ INCONSISTENCIES = {
     "other_tool_than_named": "a call to another tool than tool_choice names",
     "parallel_calls": "parallel_tool_calls false, but several calls",
     "no_finish_reason": "a success without finish_reason: the answer broke off",
+    "finish_reason_differs": "finish_reason of the row is not that of its response",
     "verdict_differs": "tool_calls_valid is not what the request and the response say",
 }
 
@@ -50,8 +51,9 @@ def _contradictions(row: ResultRow) -> list[str]:
     found = {
         "calls_not_triggered": calls and row.finish_reason not in ("tool_calls", "length"),
         "triggered_without_calls": row.finish_reason == "tool_calls" and not calls,
+        "finish_reason_differs": row.answer_finish_reason not in (None, row.finish_reason),
     }
-    if row.request:
+    if can_check(row.request):
         found |= _against_request(row, calls)
     return [kind for kind, holds in found.items() if holds]
 

@@ -1,6 +1,7 @@
 """The figures of a comparison, as PNG. Drawn without pyplot: no display, no global state."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,58 +12,88 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from eval import style
 from eval.style import said
+from eval.token_figure import draw_tokens
+
+_SCHEMA_LABEL = "schema-valid, of responses with a call\n(95 % Wilson interval)"
 
 
 def draw_all(comparison: Mapping[str, Any], folder: Path) -> list[Path]:
     """Draw what the comparison has the numbers for; returns the paths written."""
     folder.mkdir(parents=True, exist_ok=True)
-    drawn = []
-    for name, draw in (
-        ("schema_accuracy", _schema_accuracy),
-        ("failure_causes", _failure_causes),
-        ("interventions", _interventions),
-    ):
-        path = folder / f"{name}.png"
-        with rc_context(style.SETTINGS):
-            if (figure := draw(comparison)) is not None:
-                figure.savefig(path, metadata={"Software": None})
-                drawn.append(path)
-            else:
-                # One of an earlier run would be taken for this one's.
-                path.unlink(missing_ok=True)
-    return drawn
+    written = (
+        _write(partial(draw, comparison), folder / f"{name}.png") for name, draw in _FIGURES.items()
+    )
+    return [path for path in written if path is not None]
+
+
+def draw_accuracies(runs: Mapping[str, Mapping[str, Any]], folder: Path) -> Path | None:
+    """Write ``schema_accuracy.png`` of any two runs by name; None where neither called."""
+    folder.mkdir(parents=True, exist_ok=True)
+    groups = dict.fromkeys(name for run in runs.values() for name in run.get("by_group") or ())
+    draw = partial(_accuracies, runs, list(groups), "Schema accuracy", _SCHEMA_LABEL)
+    return _write(draw, folder / "schema_accuracy.png")
+
+
+def _write(draw: Callable[[], Figure | None], path: Path) -> Path | None:
+    with rc_context(style.SETTINGS):
+        if (figure := draw()) is None:
+            # One of an earlier run would be taken for this one's.
+            path.unlink(missing_ok=True)
+            return None
+        figure.savefig(path, metadata={"Software": None})
+    return path
 
 
 def _schema_accuracy(comparison: Mapping[str, Any]) -> Figure | None:
     """Accuracy and Wilson interval, a row a group, a mark a mode."""
-    modes = {mode: run["schema_accuracy"] for mode, run in comparison["modes"].items()}
-    if not any(whole["triggered"] for whole in modes.values()):
+    return _accuracies(
+        {mode: run["schema_accuracy"] for mode, run in comparison["modes"].items()},
+        list(comparison["requests"]["by_group"]),
+        "Schema accuracy",
+        _SCHEMA_LABEL,
+    )
+
+
+def _arguments(comparison: Mapping[str, Any]) -> Figure | None:
+    """The same of the arguments, where there is ground truth."""
+    if not (answers := comparison.get("answers")):
         return None
-    groups = list(comparison["requests"]["by_group"])
+    return _accuracies(
+        answers,
+        list(comparison["requests"]["by_group"]),
+        "Argument accuracy",
+        "right calls with right arguments, of requests\nwith ground truth (95 % Wilson interval)",
+    )
+
+
+def _accuracies(
+    modes: Mapping[str, Mapping[str, Any]], groups: list[str], title: str, label: str
+) -> Figure | None:
+    if all(whole["accuracy"] is None for whole in modes.values()):
+        return None
     names = ["all", *groups] if len(groups) > 1 else ["all"]
     figure, axes = _figure(1.7 + 0.75 * len(names))
     for m, (mode, whole) in enumerate(modes.items()):
+        look = style.look(mode, m)
         shift = 0.17 * (2 * m - len(modes) + 1)
         for y, name in enumerate(names):
-            part = whole if y == 0 else whole.get("by_group", {}).get(name)
+            part = whole if y == 0 else (whole.get("by_group") or {}).get(name)
             if part is not None and part["accuracy"] is not None:
-                _interval(axes, y + shift, part, mode)
-        axes.plot([], [], label=mode, **_mark(mode))
-    axes.set_yticks(range(len(names)), [said(name) for name in names])
-    axes.set_ylim(len(names) - 0.5, -0.5)
+                _interval(axes, y + shift, part, look)
+        axes.plot([], [], label=mode, **look.mark)
+    style.rows(axes, names)
     axes.set_xlim(0, 1)
     axes.xaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
-    axes.set_xlabel("schema-valid, of responses with a call\n(95 % Wilson interval)")
-    axes.grid(axis="x")
-    axes.tick_params(axis="y", length=0)
-    _legend_above(axes, "Schema accuracy", len(modes))
+    axes.set_xlabel(label)
+    style.legend_above(axes, title, len(modes))
     return figure
 
 
-def _interval(axes: Axes, y: float, part: Mapping[str, Any], mode: str) -> None:
-    low, high = part["interval"]
-    axes.hlines(y, low, high, colors=style.MODE_COLOURS[mode], linewidth=2.4)
-    axes.plot(part["accuracy"], y, clip_on=False, zorder=3, **_mark(mode))
+def _interval(axes: Axes, y: float, part: Mapping[str, Any], look: style.Look) -> None:
+    # Some counts come without one.
+    low, high = part.get("interval") or (part["accuracy"], part["accuracy"])
+    axes.hlines(y, low, high, colors=look.colour, linewidth=2.4)
+    axes.plot(part["accuracy"], y, clip_on=False, zorder=3, **look.mark)
     # Whichever side of the interval has room, and above its mark where neither has.
     if high < 0.72:
         place = {"xy": (high, y), "xytext": (8, 0), "ha": "left", "va": "center"}
@@ -76,7 +107,7 @@ def _interval(axes: Axes, y: float, part: Mapping[str, Any], mode: str) -> None:
         **place,
         textcoords="offset points",
         fontsize=12,
-        color=style.MODE_COLOURS[mode],
+        color=style.INK,
         bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5},
     )
 
@@ -94,16 +125,48 @@ def _failure_causes(comparison: Mapping[str, Any]) -> Figure | None:
     for m, (mode, counts) in enumerate(modes.items()):
         at = [y + height * (m - (len(modes) - 1) / 2) for y in range(len(names))]
         widths = [counts.get(name, 0) for name in names]
-        bars = axes.barh(at, widths, 0.88 * height, color=style.MODE_COLOURS[mode], label=mode)
-        axes.bar_label(bars, padding=3, fontsize=11, color=style.MODE_COLOURS[mode])
-    axes.set_yticks(range(len(names)), [said(name) for name in names])
-    axes.set_ylim(len(names) - 0.5, -0.5)
+        bars = axes.barh(at, widths, 0.84 * height, label=mode, **style.look(mode, m).bar)
+        axes.bar_label(bars, padding=3, fontsize=11, color=style.INK)
+    style.rows(axes, names)
     axes.set_xlim(0, 1.1 * max(max(counts.values(), default=0) for counts in modes.values()))
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     axes.set_xlabel("responses that show the cause")
-    axes.grid(axis="x")
-    axes.tick_params(axis="y", length=0)
-    _legend_above(axes, "Why calls fail", len(modes))
+    style.legend_above(axes, "Why calls fail", len(modes))
+    return figure
+
+
+def _trigger(comparison: Mapping[str, Any]) -> Figure | None:
+    """Decisions to call against the reference: a table a mode, shaded by its share."""
+    modes = {mode: run["trigger"] for mode, run in comparison["modes"].items()}
+    if any(part is None for part in modes.values()):
+        return None
+    if not any(sum(part[n] for n in ("TP", "FP", "FN", "TN")) for part in modes.values()):
+        return None
+    figure = Figure(figsize=(style.WIDTH, 3.6))
+    figure.suptitle("Trigger against the reference", x=0.02, ha="left", fontsize=14)
+    for m, (mode, part) in enumerate(modes.items(), 1):
+        axes = figure.add_subplot(1, len(modes), m)
+        counts = [[part["TP"], part["FN"]], [part["FP"], part["TN"]]]
+        total = sum(map(sum, counts)) or 1
+        shares = [[count / total for count in line] for line in counts]
+        # Light enough at its darkest to read black on it.
+        axes.imshow(shares, cmap="Greys", vmin=0, vmax=1.7, aspect="auto")
+        for y, names in enumerate((("TP", "FN"), ("FP", "TN"))):
+            for x, name in enumerate(names):
+                text = f"{counts[y][x]:,}"
+                axes.text(x, y - 0.1, text, ha="center", va="center", fontsize=15, color=style.INK)
+                axes.text(x, y + 0.25, name, ha="center", va="center", fontsize=10)
+        undefined = "*" if "f1" in part["undefined"] else ""
+        axes.set_title(f"{mode}: F1 {part['f1']:.3f}{undefined}", fontsize=12, pad=6)
+        axes.set_xticks((0, 1), ("calls", "does not"))
+        axes.set_yticks((0, 1), ("call", "no call") if m == 1 else ("", ""))
+        axes.set_xlabel("the run")
+        axes.set_ylabel("the reference" if m == 1 else "")
+        axes.tick_params(length=0)
+        axes.set_xticks((-0.5, 0.5, 1.5), minor=True)
+        axes.set_yticks((-0.5, 0.5, 1.5), minor=True)
+        axes.grid(which="minor", color=style.GREY, linewidth=1)
+        axes.tick_params(which="minor", length=0)
     return figure
 
 
@@ -118,14 +181,16 @@ def _interventions(comparison: Mapping[str, Any]) -> Figure | None:
     for g, group in enumerate(groups):
         own = [one for one in points if one["group"] == group]
         kind = g % len(style.GROUP_COLOURS)
+        colour = style.GROUP_COLOURS[kind]
         axes.scatter(
             [one["position"] for one in own],
             [one["removed"] for one in own],
-            s=38,
-            color=style.GROUP_COLOURS[kind],
+            s=42,
+            facecolors=colour if style.GROUP_FILLED[kind] else "none",
+            edgecolors=colour,
             marker=style.GROUP_MARKERS[kind],
-            alpha=0.6,
-            linewidths=0,
+            alpha=0.7,
+            linewidths=1.4,
             clip_on=False,
             label=said(group),
         )
@@ -137,34 +202,25 @@ def _interventions(comparison: Mapping[str, Any]) -> Figure | None:
     axes.set_ylabel("probability removed there")
     axes.grid()
     title = f"The grammar intervened in {style.percent(touched['share'])} of requests"
-    _legend_above(axes, title, len(groups) if len(groups) > 1 else 0)
+    style.legend_above(axes, title, len(groups) if len(groups) > 1 else 0)
     return figure
+
+
+def _tokens(comparison: Mapping[str, Any]) -> Figure | None:
+    tokens = comparison.get("tokens")
+    return draw_tokens(tokens) if tokens and tokens["pairs"] else None
+
+
+_FIGURES: dict[str, Callable[[Mapping[str, Any]], Figure | None]] = {
+    "schema_accuracy": _schema_accuracy,
+    "arguments": _arguments,
+    "failure_causes": _failure_causes,
+    "trigger": _trigger,
+    "interventions": _interventions,
+    "tokens": _tokens,
+}
 
 
 def _figure(height: float) -> tuple[Figure, Axes]:
     figure = Figure(figsize=(style.WIDTH, height))
     return figure, figure.add_subplot()
-
-
-def _mark(mode: str) -> dict[str, Any]:
-    return {
-        "color": style.MODE_COLOURS[mode],
-        "marker": style.MODE_MARKERS[mode],
-        "linestyle": "none",
-    }
-
-
-def _legend_above(axes: Axes, title: str, entries: int) -> None:
-    """Title, and a legend in a line of its own under it, out of the way of the data."""
-    if not entries:
-        axes.set_title(title)
-        return
-    axes.set_title(title, pad=32)
-    axes.legend(
-        loc="lower left",
-        bbox_to_anchor=(-0.02, 1.0),
-        ncols=min(entries, 4),
-        borderaxespad=0.2,
-        handletextpad=0.3,
-        columnspacing=1.2,
-    )

@@ -1,7 +1,8 @@
-"""Free and constrained runs of the same requests, side by side: one dict, tables, figures.
+"""Free and constrained runs of the same requests, side by side: one dict, tables, figures, a page.
 
-``compare`` computes everything and knows nothing of how it looks; ``print_tables`` and ``draw``
-read its dict alone, so a comparison.json can be shown again without the rows behind it.
+``compare`` computes everything and knows nothing of how it looks; ``print_tables``, ``draw`` and
+``write_report`` read its dict alone, so a comparison.json can be shown again without the rows
+behind it.
 """
 
 from collections import Counter
@@ -10,6 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eval.coupling import coupling, interventions
+from eval.pairing import pair
+from eval.partings import partings
+from eval.report_markdown import write_report
 from eval.request_lines import RequestLine
 from eval.rows import ResultRow
 from eval.scoring import (
@@ -17,13 +21,17 @@ from eval.scoring import (
     failure_counts,
     inconsistencies,
     is_truncated,
+    paired_outcomes,
     paired_table,
     trigger,
 )
+from eval.token_counts import token_counts
 from eval.workloads import asked_freely, groups, tool_choice_of
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+__all__ = ["MODES", "compare", "draw", "print_tables", "write_report"]
 
 MODES = ("free", "constrained")
 _LISTED = 20
@@ -39,6 +47,7 @@ def compare(
     settings: Mapping[str, Any] | None = None,
     seconds: Mapping[str, float] | None = None,
     notes: Sequence[str] = (),
+    answers: Mapping[int, Any] | None = None,
 ) -> dict[str, Any]:
     """Everything there is to say about one or two runs of the same requests, ready for JSON.
 
@@ -50,6 +59,8 @@ def compare(
         seed, scope, schema mode).
     seconds: wall-clock seconds by mode.
     notes: sentences to show under the tables.
+    answers: ground truth by data_index, as `eval.answers.argument_accuracy` takes it; without it
+        ``answers`` and ``answers_paired`` are None in the result.
 
     Raises:
         ValueError: neither run is there.
@@ -67,6 +78,7 @@ def compare(
         )
     reference = None if reference is None else list(reference)
     group = groups(requests)
+    right = _answers(runs, known, answers)
     return {
         "model": model,
         "settings": dict(settings or {}),
@@ -79,11 +91,11 @@ def compare(
             mode: _describe(requests, rows, reference, group, (seconds or {}).get(mode))
             for mode, rows in runs.items()
         },
-        "paired": _paired(runs["free"], runs["constrained"], group) if len(runs) == 2 else None,
         "interventions": interventions(runs["constrained"], group)
         if "constrained" in runs
         else None,
-        "coupling": coupling(runs["free"], runs["constrained"]) if len(runs) == 2 else None,
+        "answers": right,
+        **_side_by_side(runs, group, right, answers),
         "notes": list(notes),
     }
 
@@ -98,12 +110,63 @@ def print_tables(comparison: Mapping[str, Any], console: "Console") -> None:
 def draw(comparison: Mapping[str, Any], folder: str | Path) -> list[Path]:
     """Write the figures of a comparison into a folder, as PNG; returns their paths.
 
-    ``schema_accuracy``, ``failure_causes`` and ``interventions``, each unless there was nothing of
-    its kind; one of an earlier comparison is then removed.
+    ``schema_accuracy``, ``failure_causes``, ``trigger``, ``interventions``, ``tokens`` and
+    ``arguments``, each unless there was nothing of its kind; one of an earlier comparison is then
+    removed.
     """
     from eval import figures
 
     return figures.draw_all(comparison, Path(folder))
+
+
+def _side_by_side(
+    runs: Mapping[str, list[ResultRow]],
+    group: Mapping[int, str],
+    right: Mapping[str, Any] | None,
+    answers: Mapping[int, Any] | None,
+) -> dict[str, Any]:
+    """What takes two runs to say."""
+    if len(runs) < 2:
+        return dict.fromkeys(("paired", "coupling", "responses", "tokens", "answers_paired"))
+    free, constrained = (runs[mode] for mode in MODES)
+    return {
+        "paired": _paired(free, constrained, group),
+        "coupling": coupling(free, constrained),
+        "responses": partings(pair(free, constrained).pairs),
+        "tokens": token_counts(free, constrained),
+        "answers_paired": _answers_paired(runs, right, answers),
+    }
+
+
+def _answers(
+    runs: Mapping[str, list[ResultRow]], known: set[int], answers: Mapping[int, Any] | None
+) -> dict[str, Any] | None:
+    if answers is None:
+        return None
+    from eval.answers import argument_accuracy
+
+    asked = {index: answer for index, answer in answers.items() if index in known}
+    return {mode: argument_accuracy(rows, asked) for mode, rows in runs.items()}
+
+
+def _answers_paired(
+    runs: Mapping[str, list[ResultRow]],
+    right: Mapping[str, Any] | None,
+    answers: Mapping[int, Any] | None,
+) -> dict[str, Any] | None:
+    """Which of the two runs answers a request rightly, over those that both answer."""
+    if answers is None or right is None:
+        return None
+    correct = [set(right[mode]["correct_indices"]) for mode in MODES]
+    indices = [
+        both[0].data_index
+        for both in pair(*(runs[mode] for mode in MODES)).pairs
+        if both[0].data_index in answers and all(row.succeeded for row in both)
+    ]
+    return {
+        "over": "requests with ground truth that both runs answer",
+        **paired_outcomes(tuple(i in found for found in correct) for i in indices),
+    }
 
 
 def _describe(

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,12 @@ class ResultRow(BaseModel):
         return message if isinstance(message, dict) else {}
 
     @property
+    def answer_finish_reason(self) -> str | None:
+        """finish_reason as the response itself gives it, None where it gives none."""
+        reason = _first_choice(self.response).get("finish_reason")
+        return reason if isinstance(reason, str) else None
+
+    @property
     def usage(self) -> dict[str, int]:
         """Token counts of the response, those it gives."""
         usage = (self.response or {}).get("usage")
@@ -111,6 +118,11 @@ def read_results(path: str | Path, notes: list[str] | None = None) -> list[Resul
         raise ResultsError(f"{path} is not a results file: {bad[0]}")
     if notes is not None:
         notes.extend(f"{path}: {text}; left out" for text in bad)
+    return newest_rows(rows)
+
+
+def newest_rows(rows: Iterable[ResultRow]) -> list[ResultRow]:
+    """The newest row of each data_index, in order; `read_results` says which is newer."""
     newest: dict[int, ResultRow] = {}
     for row in rows:
         if row.data_index not in newest or _not_older(row, newest[row.data_index]):

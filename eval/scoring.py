@@ -14,9 +14,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from eval.calls import CAUSES, Cause, Failure, check_calls, verdict
+from eval.calls import CAUSES, Cause, Failure, can_check, check_calls, verdict
 from eval.consistency import INCONSISTENCIES, Inconsistency, inconsistencies
 from eval.intervals import mcnemar_exact, wilson
+from eval.pairing import pair
 from eval.rows import ResultRow
 from eval.workloads import group_of
 
@@ -31,10 +32,13 @@ __all__ = [
     "check_calls",
     "failure_counts",
     "inconsistencies",
+    "is_checkable",
     "is_triggered",
     "is_truncated",
     "mcnemar_exact",
+    "paired_outcomes",
     "paired_table",
+    "rejudged",
     "row_failures",
     "trigger",
     "verdict",
@@ -52,6 +56,19 @@ def is_truncated(row: ResultRow) -> bool:
     return row.succeeded and row.finish_reason == "length"
 
 
+def is_checkable(row: ResultRow) -> bool:
+    """Whether a row carries what its calls are judged by: the tools, and the calls."""
+    return can_check(row.request) and row.response is not None
+
+
+def rejudged(row: ResultRow) -> ResultRow:
+    """The row with our verdict for ``tool_calls_valid``; its own where it cannot be checked."""
+    if not row.succeeded or not is_checkable(row):
+        return row
+    valid, _ = verdict(row.finish_reason, row.message, row.request.get("tools"))
+    return row.model_copy(update={"tool_calls_valid": valid})
+
+
 def row_failures(row: ResultRow) -> list[Failure]:
     """What is wrong with a row's calls: empty for a valid one and for one that made none.
 
@@ -61,11 +78,11 @@ def row_failures(row: ResultRow) -> list[Failure]:
         return [Failure("truncated", None, "the token limit ended the response")]
     if not is_triggered(row):
         return []
-    if row.request and row.response is not None:
+    if is_checkable(row):
         return check_calls(row.message, row.request.get("tools"))
     if row.tool_calls_valid:
         return []
-    return [Failure("other", None, "the file calls it invalid and carries no request to check")]
+    return [Failure("other", None, "not called valid by its file, and nothing there to check")]
 
 
 @dataclass(frozen=True)
@@ -122,8 +139,10 @@ class Confusion:
     precision, recall and f1 are 0 where their denominator is, and ``undefined`` names them.
 
     only_in_results, only_in_reference: data_index that one of the two files lacks.
-    undecided: in both, but without a finish reason in one of them: failed, or broken off. None of
-        the three is counted.
+    undecided: in both, but without a finish reason in one of them: failed, or broken off.
+    other_request: in both, but not the same request (`eval.pairing.same_request`).
+
+    None of the four is counted.
     """
 
     tp: int
@@ -133,6 +152,7 @@ class Confusion:
     only_in_results: tuple[int, ...] = ()
     only_in_reference: tuple[int, ...] = ()
     undecided: tuple[int, ...] = ()
+    other_request: tuple[int, ...] = ()
 
     @property
     def precision(self) -> float:
@@ -170,6 +190,7 @@ class Confusion:
             "only_in_results": list(self.only_in_results),
             "only_in_reference": list(self.only_in_reference),
             "undecided": list(self.undecided),
+            "other_request": list(self.other_request),
         }
 
 
@@ -183,65 +204,79 @@ def trigger(
     only: data_index to look at, None for all. Where a request forces or forbids a call the
         decision is not the model's, so the harness passes those with tool_choice auto.
     """
-    ours = {row.data_index: row for row in rows if only is None or row.data_index in only}
-    theirs = {
-        row.data_index: row for row in reference_rows if only is None or row.data_index in only
-    }
+    runs = (
+        [row for row in run if only is None or row.data_index in only]
+        for run in (rows, reference_rows)
+    )
+    paired = pair(*runs)
     counts, undecided = Counter(), []
-    for index in sorted(ours.keys() & theirs.keys()):
-        pair = ours[index], theirs[index]
-        if any(not row.succeeded or row.finish_reason is None for row in pair):
-            undecided.append(index)
+    for both in paired.pairs:
+        if any(not row.succeeded or row.finish_reason is None for row in both):
+            undecided.append(both[0].data_index)
         else:
-            counts[tuple(map(is_triggered, pair))] += 1
+            counts[tuple(map(is_triggered, both))] += 1
     return Confusion(
         tp=counts[True, True],
         fp=counts[True, False],
         fn=counts[False, True],
         tn=counts[False, False],
-        only_in_results=tuple(sorted(ours.keys() - theirs.keys())),
-        only_in_reference=tuple(sorted(theirs.keys() - ours.keys())),
+        only_in_results=paired.only_first,
+        only_in_reference=paired.only_second,
         undecided=tuple(undecided),
+        other_request=paired.other_request,
     )
 
 
 def paired_table(
-    free_rows: Iterable[ResultRow], constrained_rows: Iterable[ResultRow]
+    first_rows: Iterable[ResultRow],
+    second_rows: Iterable[ResultRow],
+    names: tuple[str, str] = ("free", "constrained"),
 ) -> dict[str, Any]:
-    """Validity of the same requests, free against constrained, and McNemar's exact test.
+    """Validity of the same requests in two runs, and McNemar's exact test.
 
     Over the requests where *both* runs triggered (finish_reason tool_calls): the pairs behind the
-    two schema accuracies. ``both``, ``only_free``, ``only_constrained`` and ``neither`` count
-    which of the two responses is valid, and add up to ``pairs``; ``p_value`` is the two-sided
-    exact test of the two in the middle. The other requests are counted apart, so that a call
-    which one run alone made cannot hide: ``triggered_only_free``, ``triggered_only_constrained``,
-    ``triggered_by_none``, and ``unpaired`` for those that are missing or failed in one run. The
-    five add up to the requests.
+    two schema accuracies, as `paired_outcomes` counts them. The other requests are counted apart,
+    so that a call which one run alone made cannot hide: ``triggered_only_`` and a name,
+    ``triggered_by_none``, and ``unpaired`` for those that are missing or failed in one run, or not
+    the same request in both. Together with the pairs they add up to the requests.
     """
-    free = {row.data_index: row for row in free_rows}
-    constrained = {row.data_index: row for row in constrained_rows}
-    valid, triggered, unpaired = Counter(), Counter(), 0
-    for index in free.keys() | constrained.keys():
-        pair = [run[index] for run in (free, constrained) if index in run]
-        if len(pair) < 2 or not all(row.succeeded for row in pair):
+    paired = pair(first_rows, second_rows)
+    valid, triggered = [], Counter()
+    unpaired = len(paired.only_first) + len(paired.only_second) + len(paired.other_request)
+    for both in paired.pairs:
+        if not all(row.succeeded for row in both):
             unpaired += 1
             continue
-        decisions = tuple(map(is_triggered, pair))
+        decisions = tuple(map(is_triggered, both))
         triggered[decisions] += 1
         if all(decisions):
-            valid[tuple(not row_failures(row) for row in pair)] += 1
+            valid.append(tuple(not row_failures(row) for row in both))
     return {
         "over": "requests where both runs end with finish_reason tool_calls",
-        "pairs": valid.total(),
-        "both": valid[True, True],
-        "only_free": valid[True, False],
-        "only_constrained": valid[False, True],
-        "neither": valid[False, False],
-        "p_value": mcnemar_exact(valid[True, False], valid[False, True]),
-        "triggered_only_free": triggered[True, False],
-        "triggered_only_constrained": triggered[False, True],
+        **paired_outcomes(valid, names),
+        f"triggered_only_{names[0]}": triggered[True, False],
+        f"triggered_only_{names[1]}": triggered[False, True],
         "triggered_by_none": triggered[False, False],
         "unpaired": unpaired,
+    }
+
+
+def paired_outcomes(
+    outcomes: Iterable[tuple[bool, bool]], names: tuple[str, str] = ("free", "constrained")
+) -> dict[str, Any]:
+    """Successes of two runs on the same requests, and McNemar's exact test.
+
+    ``both``, ``only_`` and a name, and ``neither`` count which of the two succeeded, and add up to
+    ``pairs``; ``p_value`` is the two-sided exact test of the two in the middle.
+    """
+    counts = Counter(outcomes)
+    return {
+        "pairs": counts.total(),
+        "both": counts[True, True],
+        f"only_{names[0]}": counts[True, False],
+        f"only_{names[1]}": counts[False, True],
+        "neither": counts[False, False],
+        "p_value": mcnemar_exact(counts[True, False], counts[False, True]),
     }
 
 

@@ -8,26 +8,25 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from eval.remarks import footnotes, mcnemar, remarks
 from eval.style import percent, said
 
 _DASH = Text("–", style="dim")
-_EXPLANATIONS = {
-    "schema": "Schema accuracy: responses whose calls are all valid, of those with finish_reason "
-    "tool_calls; 95 % Wilson interval.",
-    "trigger": "Trigger: finish_reason tool_calls against the reference, over requests with "
-    "tool_choice auto; F1, then precision / recall.",
-    "failures": "Invalid: responses that show the cause; one may show several.",
+_PAIRED = {
+    "paired": ("pairs that both call", ("valid", "invalid")),
+    "answers_paired": ("requests with ground truth", ("right", "wrong")),
 }
 
 
 def print_all(comparison: Mapping[str, Any], console: Console) -> None:
     """Print everything that a comparison has the numbers for."""
     blocks = [_heading(comparison), _main(comparison)]
-    if comparison["paired"] is not None:
-        blocks.append(Group(_pairs(comparison["paired"]), _test(comparison["paired"])))
-    if remarks := _remarks(comparison):
-        blocks.append(Group(*map(Text, remarks)))
-    blocks.append(Group(*(Text(line, style="dim") for line in _footnotes(comparison))))
+    for key, (noun, words) in _PAIRED.items():
+        if (paired := comparison.get(key)) is not None:
+            blocks.append(Group(pairs(paired, noun, words), _test(paired)))
+    if said_of_it := remarks(comparison):
+        blocks.append(Group(*map(Text, said_of_it)))
+    blocks.append(Group(*(Text(line, style="dim") for line in footnotes(comparison))))
     for block in blocks:
         console.print()
         console.print(block)
@@ -56,19 +55,27 @@ def _main(comparison: Mapping[str, Any]) -> Table:
 
     groups = _groups(comparison)
     width = max(2 * len(str(run["schema_accuracy"]["triggered"])) + 1 for run in modes.values())
-    add("Schema accuracy", lambda run: _accuracy(run["schema_accuracy"], width), "bold")
+    add("Schema accuracy", lambda run: accuracy_cell(run["schema_accuracy"], width), "bold")
     for name in groups:
         add(
             f"  {said(name)}",
-            lambda run, n=name: _accuracy(_part(run["schema_accuracy"], n), width),
+            lambda run, n=name: accuracy_cell(_part(run["schema_accuracy"], n), width),
         )
     table.add_section()
 
     if all(run["trigger"] is not None for run in modes.values()):
-        add("Trigger F1", lambda run: _trigger(run["trigger"]), "bold")
+        add("Trigger F1", lambda run: trigger_cell(run["trigger"]), "bold")
         for name in groups:
-            add(f"  {said(name)}", lambda run, n=name: _trigger(_part(run["trigger"], n)))
-        add("  TP/FP/FN/TN", lambda run: Text(_confusion(run["trigger"]), style="dim"))
+            add(f"  {said(name)}", lambda run, n=name: trigger_cell(_part(run["trigger"], n)))
+        add("  TP/FP/FN/TN", lambda run: Text(confusion(run["trigger"]), style="dim"))
+        table.add_section()
+
+    if answers := comparison.get("answers"):
+        wide = max(2 * len(str(part["asked"])) + 1 for part in answers.values())
+        table.add_row(
+            Text("Arguments right", style="bold"),
+            *(accuracy_cell(_answered(answers[mode]), wide) for mode in modes),
+        )
         table.add_section()
 
     causes = dict.fromkeys(c for run in modes.values() for c in run["failures"]["by_cause"])
@@ -96,7 +103,8 @@ _TROUBLE: dict[str, Callable[[Mapping[str, Any]], int]] = {
 }
 
 
-def _accuracy(part: Mapping[str, Any] | None, width: int) -> Text:
+def accuracy_cell(part: Mapping[str, Any] | None, width: int) -> Text:
+    """Share, Wilson interval and counts; a dash for 0 / 0. width: of the counts, in characters."""
     if part is None or part["accuracy"] is None:
         return _DASH
     low, high = (100 * end for end in part["interval"])
@@ -108,7 +116,13 @@ def _accuracy(part: Mapping[str, Any] | None, width: int) -> Text:
     )
 
 
-def _trigger(part: Mapping[str, Any] | None) -> Text:
+def _answered(part: Mapping[str, Any]) -> dict[str, Any]:
+    """`eval.answers.argument_accuracy` under the names of a schema accuracy."""
+    return {**part, "successful": part["correct"], "triggered": part["asked"]}
+
+
+def trigger_cell(part: Mapping[str, Any] | None) -> Text:
+    """F1, then precision and recall; those that are 0 / 0 with a star."""
     if part is None:
         return _DASH
 
@@ -120,92 +134,42 @@ def _trigger(part: Mapping[str, Any] | None) -> Text:
     )
 
 
-def _confusion(part: Mapping[str, Any]) -> str:
+def confusion(part: Mapping[str, Any]) -> str:
+    """TP, FP, FN and TN of a trigger table."""
     return " / ".join(str(part[name]) for name in ("TP", "FP", "FN", "TN"))
 
 
-def _pairs(paired: Mapping[str, Any]) -> Table:
+def pairs(
+    paired: Mapping[str, Any],
+    noun: str,
+    words: tuple[str, str],
+    names: tuple[str, str] = ("free", "constrained"),
+    keys: tuple[str, str] = ("free", "constrained"),
+) -> Table:
+    """A 2 x 2 table of `eval.scoring.paired_outcomes`: the first run across, the second down.
+
+    words: for a success and a failure. names: of the runs, as they are shown; keys: as they are
+        counted.
+    """
+    first, second = names
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    table.add_column(f"{paired['pairs']:,} pairs that both call", no_wrap=True)
-    for name in ("free valid", "free invalid"):
+    table.add_column(f"{paired['pairs']:,} {noun}", no_wrap=True)
+    for name in (f"{first} {word}" for word in words):
         table.add_column(name, justify="right", no_wrap=True)
     for name, counts in (
-        ("constrained valid", (paired["both"], paired["only_constrained"])),
-        ("constrained invalid", (paired["only_free"], paired["neither"])),
+        (f"{second} {words[0]}", (paired["both"], paired[f"only_{keys[1]}"])),
+        (f"{second} {words[1]}", (paired[f"only_{keys[0]}"], paired["neither"])),
     ):
         table.add_row(name, *(f"{n:,}" for n in counts))
     return table
 
 
 def _test(paired: Mapping[str, Any]) -> Text:
-    p = paired["p_value"]
-    lone = ", ".join(
-        f"{paired[f'triggered_only_{mode}']} {mode}" for mode in ("free", "constrained")
-    )
-    return Text(
-        f"McNemar's exact test, two-sided: p {'< 1e-6' if p < 1e-6 else f'= {p:.2g}'}. "
-        f"Called in one run alone: {lone}."
-    )
-
-
-def _remarks(comparison: Mapping[str, Any]) -> list[str]:
-    lines = []
-    touched, coupled = comparison["interventions"], comparison["coupling"]
-    if touched is not None and touched["requests"]:
-        line = (
-            f"The grammar intervened in {touched['with_intervention']:,} of "
-            f"{touched['requests']:,} requests ({percent(touched['share'])})"
-        )
-        if touched["mean_removed_at_first"] is not None:
-            line += (
-                f", first at token {touched['median_position_of_first']:g} (median), where it "
-                f"removed {percent(touched['mean_removed_at_first'])} of the probability (mean)"
-            )
-        lines.append(f"{line}.")
-    if coupled is not None and coupled["prefix"]["checked"]:
-        lines.append(
-            "Both runs are token for token the same up to the first intervention in "
-            f"{_agreement(coupled['prefix'])}."
-        )
-    if coupled is not None and coupled["trigger"]["checked"]:
-        lines.append(
-            "Where the grammar did not intervene, the trigger decision is the same in "
-            f"{_agreement(coupled['trigger'])}."
-        )
-    ties = {mode: len(run["near_ties"]) for mode, run in comparison["modes"].items()}
-    if any(ties.values()):
-        counts = ", ".join(f"{n:,} {mode}" for mode, n in ties.items())
-        lines.append(f"Draws that another batch may decide otherwise (near ties): {counts}.")
-    for mode, run in comparison["modes"].items():
-        for kind, n in run["inconsistencies"]["by_kind"].items():
-            lines.append(f"Inconsistent, {mode}: {said(kind)} ({n:,}).")
-        for key in ("only_in_results", "only_in_reference", "undecided"):
-            if run["trigger"] is not None and (left := run["trigger"][key]):
-                lines.append(f"Not in the trigger counts, {mode}: {len(left):,} {said(key)}.")
-    return lines + list(comparison["notes"])
-
-
-def _agreement(part: Mapping[str, Any]) -> str:
-    text = f"{part['agree']:,} of {part['checked']:,} requests"
-    if not (exceptions := part["exceptions"]):
-        return text
-    explained = sum(one["explained"] for one in exceptions)
-    return f"{text} (exceptions: {len(exceptions)}, at a recorded near tie: {explained})"
-
-
-def _footnotes(comparison: Mapping[str, Any]) -> list[str]:
-    runs = comparison["modes"].values()
-    lines = [_EXPLANATIONS["schema"]]
-    if all(run["trigger"] is not None for run in runs):
-        undefined = any(
-            part["undefined"]
-            for run in runs
-            for part in (run["trigger"], *run["trigger"]["by_group"].values())
-        )
-        lines.append(_EXPLANATIONS["trigger"] + (" * undefined, 0 / 0." if undefined else ""))
-    if any(run["failures"]["invalid"] for run in runs):
-        lines.append(_EXPLANATIONS["failures"])
-    return lines
+    text = mcnemar(paired)
+    if "triggered_only_free" in paired:
+        lone = (f"{paired[f'triggered_only_{mode}']} {mode}" for mode in ("free", "constrained"))
+        text += f" Called in one run alone: {', '.join(lone)}."
+    return Text(text)
 
 
 def _groups(comparison: Mapping[str, Any]) -> list[str]:

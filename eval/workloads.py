@@ -47,7 +47,9 @@ def tool_choice_of(body: Mapping[str, Any]) -> Literal["none", "auto", "required
     if not isinstance(choice, dict):
         return choice if choice in TOOL_CHOICES else "auto"
     if choice.get("type") == "allowed_tools":
-        return choice.get("allowed_tools", choice).get("mode", "auto")
+        allowed = choice.get("allowed_tools", choice)
+        mode = allowed.get("mode") if isinstance(allowed, dict) else None
+        return mode if mode in TOOL_CHOICES else "auto"
     return "named"
 
 

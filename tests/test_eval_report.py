@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import re
 import subprocess
 import sys
 
@@ -206,6 +207,55 @@ class TestCompare:
         found = [(one["position"], one["explained"]) for one in prefix["exceptions"]]
         assert found == ([] if expected is None else [expected])
 
+    @pytest.mark.parametrize(
+        ("free_ids", "held_ids", "taken", "reason", "expected"),
+        [
+            ([1, 2, 3], [1, 2, 9], {"position": 2, "free_token": 3}, "stop", (1, 1, 0)),
+            ([1, 2, 3], [1, 2, 9], {"position": 2, "free_token": 7}, "stop", (1, 0, 0)),
+            ([1, 2, 3], [1, 5, 9], {"position": 2, "free_token": 3}, "stop", (1, 0, 0)),
+            # The free run drew its stop token there, which is not among the ids.
+            ([1, 2], [1, 2, 9], {"position": 2, "free_token": 99}, "tool_calls", (1, 1, 1)),
+            ([1, 2], [1, 2, 9], {"position": 2, "free_token": 99}, "length", (1, 0, 0)),
+            # The constrained run was made to stop.
+            ([1, 2, 3], [1, 2], {"position": 2, "free_token": 3}, "stop", (1, 1, 0)),
+            ([1, 2], [1, 2], None, "stop", (0, 0, 0)),
+            ([1, 2], [1, 3], None, "stop", (1, 0, 0)),
+            ([1, 2], [1, 2], {"position": 1, "free_token": 2}, "stop", (1, 0, 0)),
+            ([1, 2], [1, 3], {"position": 1}, "stop", (0, 0, 0)),
+        ],
+    )
+    def test_the_free_run_holds_the_token_that_was_taken(
+        self, free_ids, held_ids, taken, reason, expected
+    ):
+        request = asked(1)
+        free = answer(request, reason, token_ids=free_ids)
+        held = answer(request, "stop", token_ids=held_ids, interventions=[taken] if taken else [])
+        part = report.compare([request], [free], [held])["coupling"]["first_difference"]
+        assert (part["checked"], part["agree"], part["ended"]) == expected
+        assert len(part["exceptions"]) == part["checked"] - part["agree"]
+
+    def test_identical_responses_and_where_the_others_part(self, comparison):
+        part = comparison["responses"]
+        assert (part["compared"], part["identical"]) == (6, 3)
+        assert {one["data_index"]: one["position"] for one in part["first"]} == {3: 1, 4: 2, 7: 3}
+        assert (part["recorded"], part["at_intervention"]) == (3, 2)
+        assert part["median_removed"] == pytest.approx(0.7)
+
+    def test_tokens_saved_and_spent(self):
+        counts = {1: (10, 10), 2: (30, 12), 3: (5, 9), 4: (7, 8), 5: (3, None)}
+        requests = [asked(i) for i in counts]
+        free = [answer(r, "stop", tokens=counts[r.data_index][0]) for r in requests]
+        held = [answer(r, "stop", tokens=counts[r.data_index][1], forced=2) for r in requests]
+        tokens = report.compare(requests, free, held)["tokens"]
+        assert (tokens["pairs"], tokens["uncounted"]) == (4, 1)
+        assert (tokens["free"], tokens["constrained"], tokens["forced"]) == (52, 39, 8)
+        assert tokens["saved"] == {"requests": 1, "tokens": 18}
+        assert tokens["spent"] == {"requests": 2, "tokens": 5}
+        assert tokens["same"] == 1
+        assert tokens["by_difference"] == [[-18, 1], [0, 1], [1, 1], [4, 1]]
+        saved, spent = tokens["saved"]["tokens"], tokens["spent"]["tokens"]
+        assert tokens["constrained"] - tokens["free"] == spent - saved
+
     def test_runs_without_recorded_tokens_are_unchecked(self):
         request = asked(1)
         rows = [answer(request, "tool_calls", GOOD)]
@@ -236,6 +286,29 @@ class TestCompare:
         found = comparison["modes"]["free"]["inconsistencies"]
         assert found["by_kind"] == {"calls_not_triggered": 1}
         assert "calls not triggered (1)" in printed(comparison)
+
+    def test_arguments_against_ground_truth_in_both_runs(self, runs):
+        pytest.importorskip("eval.answers")
+        right = [{"web_search": {"query": ["x"]}}]
+        comparison = report.compare(*runs, answers=dict.fromkeys((1, 3, 4, 5, 99), right))
+        counts = {
+            mode: (part["asked"], part["correct"], part["accuracy"])
+            for mode, part in comparison["answers"].items()
+        }
+        assert counts == {"free": (4, 1, 0.25), "constrained": (4, 3, 0.75)}
+        paired = comparison["answers_paired"]
+        assert [paired[k] for k in ("pairs", "both", "only_free", "only_constrained")] == [
+            4,
+            1,
+            0,
+            2,
+        ]
+        assert paired["p_value"] == 0.5
+        json.dumps(comparison, allow_nan=False)
+        text = printed(comparison)
+        assert "Arguments right" in text
+        assert "4 requests with ground truth" in text
+        assert max(map(len, text.splitlines())) <= 80
 
     def test_needs_a_run(self):
         with pytest.raises(ValueError, match="at least one run"):
@@ -326,11 +399,33 @@ class TestTables:
     def test_nothing_reads_as_all_or_none_that_is_not(self, share, shown):
         assert style.percent(share) == shown
 
+    @pytest.mark.parametrize(
+        ("indices", "shown"),
+        [
+            ([], ""),
+            ([3], "3"),
+            ([1, 2, 3, 7, 9, 10], "1–3, 7, 9–10"),
+            (range(2, 40, 2), "2, 4, 6, 8, 10, 12, 14, 16 and 11 more"),
+        ],
+    )
+    def test_numbers_are_named_as_ranges(self, indices, shown):
+        assert style.ranges(style.spans(indices)) == shown
+
+    def test_what_a_model_wrote_is_fit_to_print(self):
+        assert style.plain("a\x1b[31m\nb\ud83d 日本") == r"a\x1b[31m\nb\ud83d 日本"
+        assert style.plain("x" * 99) == "x" * 59 + "…"
+
 
 class TestFigures:
     def test_one_a_question(self, comparison, tmp_path):
         drawn = report.draw(comparison, tmp_path / "figures")
-        names = ["schema_accuracy.png", "failure_causes.png", "interventions.png"]
+        names = [
+            "schema_accuracy.png",
+            "failure_causes.png",
+            "trigger.png",
+            "interventions.png",
+            "tokens.png",
+        ]
         assert [path.name for path in drawn] == names
         for path in drawn:
             assert path.read_bytes().startswith(b"\x89PNG")
@@ -346,6 +441,71 @@ class TestFigures:
 
     def test_shown_again_from_its_json(self, comparison):
         assert printed(json.loads(json.dumps(comparison))) == printed(comparison)
+
+
+class TestPage:
+    def test_says_what_the_tables_say_and_shows_every_figure(self, comparison, tmp_path):
+        path = report.write_report(comparison, tmp_path / "out")
+        page = path.read_text()
+        assert path == tmp_path / "out" / "report.md"
+        for part in (
+            "# K2VV, 6 requests to nano",
+            "temperature 1.0, top p 1.0, seed 0",
+            "| all | **60.0 %** (23.1–88.2), 3 of 5 | **100.0 %** (51.0–100.0), 4 of 4 |",
+            "| free | 3 | 1 | 0 | 1 |",
+            "| unknown tool | 1 | – |",
+            "| constrained valid | 2 | 2 |",
+            "McNemar's exact test, two-sided: p = 0.5.",
+            "The grammar intervened in 2 of 6 requests",
+            "3 of 6 responses are identical",
+            "Free text of the harness.",
+        ):
+            assert part in page
+        shown = re.findall(r"!\[[^]]+\]\(([^)]+)\)", page)
+        assert sorted(shown) == sorted(p.name for p in path.parent.glob("*.png"))
+        assert len(shown) == 5
+
+    def test_every_table_line_has_as_many_cells_as_its_head(self, comparison, tmp_path):
+        for run in comparison["modes"].values():
+            run["failures"]["by_tool"] = {"a|b`c\n*d*": {"type": 2}, "\ud83d": {"enum": 1}}
+        comparison["settings"]["odd | one"] = "x | y"
+        comparison["provenance"] = {
+            "command": "python -m eval.k2vv | tee",
+            "versions": {"torch": None},
+        }
+        page = report.write_report(comparison, tmp_path).read_text()
+        for block in page.split("\n\n"):
+            if block.startswith("| "):
+                bars = {len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}
+                assert len(bars) == 1
+        assert "a&#124;b'c" in page
+
+    def test_arguments_have_a_section_and_a_figure(self, runs, tmp_path):
+        pytest.importorskip("eval.answers")
+        right = [{"web_search": {"query": ["x"]}}]
+        comparison = report.compare(*runs, answers=dict.fromkeys((1, 3, 4, 5), right))
+        page = report.write_report(comparison, tmp_path).read_text()
+        assert "## Arguments" in page
+        assert "![Argument accuracy" in page
+        assert "| constrained right | 1 | 2 |" in page
+        assert "**75.0 %**" in page
+
+    @pytest.mark.parametrize("name", degenerate())
+    def test_of_as_little_as_there_can_be(self, name, tmp_path):
+        comparison = json.loads(json.dumps(degenerate()[name]))
+        page = report.write_report(comparison, tmp_path).read_text()
+        assert page.startswith("# K2VV")
+        assert "nan" not in page.lower().replace("nano", "")
+        for figure in re.findall(r"\]\(([^)]+)\)", page):
+            assert (tmp_path / figure).exists()
+
+    def test_a_comparison_from_before_there_were_pages(self, comparison, tmp_path):
+        for key in ("responses", "tokens", "answers", "answers_paired"):
+            del comparison[key]
+        for key in ("first_difference",):
+            del comparison["coupling"][key]
+        assert report.write_report(comparison, tmp_path).exists()
+        assert "Schema accuracy" in printed(comparison)
 
 
 def test_importing_the_report_loads_nothing_heavy():

@@ -50,6 +50,11 @@ REPORTED = [
     ("dashed-name", KIMI, [tool("list-files", path=STRING)],
      section(("functions.list-files:0", '{"path": "/srv"}')),
      [("list-files", {"path": "/srv"})], "", []),
+    ("dashed-and-dotted-names-in-two-sections", KIMI,
+     [tool("list-files"), tool("geo.search"), tool("ping")],
+     section(("functions.list-files:0", "{}"), ("functions.geo.search:1", "{}"))
+     + "x" + section(("functions.ping:2", "{}")),
+     [("list-files", {}), ("geo.search", {}), ("ping", {})], "x", []),
     ("id-without-prefix", KIMI, [WEATHER],
      section(("get_weather:0", '{"city": "Lima"}')),
      [("get_weather", {"city": "Lima"})], "", ["repaired"]),
