@@ -43,6 +43,7 @@ def _both(found: Mapping[str, Any]) -> Grid:
     labels = _labels(found)
     accuracies = [share_line(found["schema_accuracy"][key]) for key in labels]
     causes = dict.fromkeys(c for part in found["failures"].values() for c in part["by_cause"])
+    causes.pop("truncated", None)
     files = found["files"]
     lines = [
         ["Schema accuracy", *(cells[0] for cells in accuracies)],
@@ -56,6 +57,10 @@ def _both(found: Mapping[str, Any]) -> Grid:
             ]
             for c in causes
         ),
+        [
+            "Truncated",
+            *(f"{found['schema_accuracy'][key]['truncated']:,}" for key in labels),
+        ],
         ["Rows", *(f"{files[key]['rows']:,}" for key in labels)],
         ["  failed", *(f"{files[key]['failed']:,}" for key in labels)],
     ]

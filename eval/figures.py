@@ -155,7 +155,7 @@ def _trigger(comparison: Mapping[str, Any]) -> Figure | None:
             for x, name in enumerate(names):
                 text = f"{counts[y][x]:,}"
                 axes.text(x, y - 0.1, text, ha="center", va="center", fontsize=15, color=style.INK)
-                axes.text(x, y + 0.25, name, ha="center", va="center", fontsize=10)
+                axes.text(x, y + 0.25, name, ha="center", va="center", fontsize=12)
         undefined = "*" if "f1" in part["undefined"] else ""
         axes.set_title(f"{mode}: F1 {part['f1']:.3f}{undefined}", fontsize=12, pad=6)
         axes.set_xticks((0, 1), ("calls", "does not"))
@@ -189,13 +189,15 @@ def _interventions(comparison: Mapping[str, Any]) -> Figure | None:
             facecolors=colour if style.GROUP_FILLED[kind] else "none",
             edgecolors=colour,
             marker=style.GROUP_MARKERS[kind],
-            alpha=0.7,
-            linewidths=1.4,
+            alpha=0.8,
+            linewidths=1.7,
             clip_on=False,
             label=said(group),
         )
-    axes.set_ylim(0, 1)
-    axes.set_xlim(0, max(5, 1.05 * max(one["position"] for one in points)))
+    # Room for whole marks on both edges, where most of them lie.
+    reach = max(5, max(one["position"] for one in points))
+    axes.set_ylim(0, 1.04)
+    axes.set_xlim(-0.03 * reach, 1.05 * reach)
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
     axes.set_xlabel("position of the first intervention (tokens)")

@@ -10,7 +10,7 @@ from eval.style import percent, said
 
 REPORT_FILE = "report.md"
 _DASH = "–"
-_CAUSES_LISTED = 30
+_TOOLS_LISTED = 20
 
 
 def write_report(comparison: Mapping[str, Any], folder: str | Path) -> Path:
@@ -113,15 +113,14 @@ def _failures(comparison: Mapping[str, Any]) -> Iterator[str]:
     )
     for mode, part in modes.items():
         lines = [
-            [code(tool), said(cause), f"{n:,}"]
+            [code(tool), ", ".join(f"{said(cause)} {n:,}" for cause, n in counts.items())]
             for tool, counts in part["by_tool"].items()
-            for cause, n in counts.items()
         ]
         if lines:
             yield f"By the tool called, {mode}:"
-            yield table(["tool", "cause", "responses"], lines[:_CAUSES_LISTED])
-        if len(lines) > _CAUSES_LISTED:
-            yield f"And {len(lines) - _CAUSES_LISTED:,} more, all in comparison.json."
+            yield table(["tool", "responses by cause"], lines[:_TOOLS_LISTED])
+        if len(lines) > _TOOLS_LISTED:
+            yield f"And {len(lines) - _TOOLS_LISTED:,} more tools, all in comparison.json."
 
 
 def _trigger(comparison: Mapping[str, Any]) -> Iterator[str]:

@@ -56,6 +56,9 @@ def _metrics(score: Mapping[str, Any]) -> Grid:
     failures = score["failures"]
     lines.append(["Invalid", f"{failures['invalid']:,}", "", ""])
     for cause, n in failures["by_cause"].items():
+        if cause == "truncated":
+            # Among the finish reasons, and not among the invalid.
+            continue
         lines.append([f"  {said(cause)}", f"{n:,}", "", ""])
     summary = score["summary"]
     lines += [
@@ -103,7 +106,8 @@ def _odd(score: Mapping[str, Any]) -> Iterator[str]:
             continue
         if file["repeated"]:
             yield (
-                f"{start}{len(file['repeated']):,} data_index have several rows, the newest counts: "
+                f"{start}{len(file['repeated']):,} data_index have several rows, of which the"
+                " newest counts: "
                 f"{ranges(spans(map(int, file['repeated'])))}."
             )
         if file["gaps"]:
@@ -153,11 +157,11 @@ def _how_to_read(score: Mapping[str, Any]) -> Iterator[str]:
             f"{trigger['over']}.{star}"
         )
         for rerun in trigger["accepted"]:
-            verdict = "is" if rerun["accepted"] else "is not"
+            met = "met" if rerun["accepted"] else "not met"
             yield (
-                f"For {rerun['model']} K2VV accepts an F1 from {rerun['accepted_from']:.0%}"
-                f" (the official API against itself: {percent(rerun['average'])} on average,"
-                f" lowest {rerun['lowest']:.2%}); this one {verdict}."
+                f"K2VV accepts an F1 from {percent(rerun['accepted_from'])} for {rerun['model']},"
+                f" whose official API reaches {percent(rerun['average'])} against itself (lowest"
+                f" {100 * rerun['lowest']:.2f} %): {met} here."
             )
     if score["answers"] is not None:
         yield EXPLANATIONS["answers"]

@@ -85,6 +85,9 @@ def row_failures(row: ResultRow) -> list[Failure]:
     return [Failure("other", None, "not called valid by its file, and nothing there to check")]
 
 
+_COUNTS = ("successful", "triggered", "truncated")
+
+
 @dataclass(frozen=True)
 class SchemaAccuracy:
     """Valid responses among the triggered ones, with Wilson's 95 % interval.
@@ -103,11 +106,16 @@ class SchemaAccuracy:
         cls, rows: Iterable[ResultRow], groups: Mapping[int, str] | None = None
     ) -> "SchemaAccuracy":
         """Score rows. groups: data_index to group; None reads it off each row's request."""
-        rows = list(rows)
-        members = defaultdict(list)
+        counts: dict[str, Counter[str]] = defaultdict(Counter)
         for row in rows:
-            members[_group(row, groups)].append(row)
-        return cls(*_counts(rows), {name: cls(*_counts(part)) for name, part in members.items()})
+            own = counts[_group(row, groups)]
+            own["truncated"] += is_truncated(row)
+            if is_triggered(row):
+                own["triggered"] += 1
+                own["successful"] += not row_failures(row)
+        whole = sum(counts.values(), Counter())
+        parts = {name: cls(*map(own.__getitem__, _COUNTS)) for name, own in counts.items()}
+        return cls(*map(whole.__getitem__, _COUNTS), parts)
 
     @property
     def accuracy(self) -> float | None:
@@ -307,12 +315,6 @@ def failure_counts(
         },
         "by_group": {group: _ordered(counts) for group, counts in by_group.items() if counts},
     }
-
-
-def _counts(rows: list[ResultRow]) -> tuple[int, int, int]:
-    triggered = [row for row in rows if is_triggered(row)]
-    valid = sum(not row_failures(row) for row in triggered)
-    return valid, len(triggered), sum(map(is_truncated, rows))
 
 
 def _group(row: ResultRow, groups: Mapping[int, str] | None) -> str:

@@ -1,5 +1,7 @@
 """The figure of the tokens that a grammar saves and spends."""
 
+import math
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,75 +25,49 @@ def draw_tokens(tokens: Mapping[str, Any]) -> Figure:
 
 
 def _totals(axes: Axes, tokens: Mapping[str, Any]) -> None:
+    """Totals of the two runs; the dotted end of a bar had no alternative and was not sampled."""
     names = ("free", "constrained")
+    forced = {"free": 0, "constrained": tokens["forced"] or 0}
     for y, name in enumerate(names):
-        bar = axes.barh(y, tokens[name], 0.6, **style.look(name).bar)
-        axes.bar_label(bar, [f"{tokens[name]:,}"], padding=3, fontsize=12, color=style.INK)
-    if tokens["forced"]:
-        drawn = tokens["constrained"] - tokens["forced"]
-        axes.barh(
-            1, tokens["forced"], 0.6, drawn, facecolor="white", edgecolor=style.BLUE, hatch="...."
-        )
-        axes.annotate(
-            f"{tokens['forced']:,} not sampled",
-            (tokens["constrained"], 1.3),
-            (0, -3),
-            textcoords="offset points",
-            ha="right",
-            va="top",
-            fontsize=10,
-        )
+        total = tokens[name]
+        bar = axes.barh(y, total, 0.6, **style.look(name).bar)
+        label = f"{total:,}"
+        if forced[name]:
+            end = style.look(name).bar | {"facecolor": "white", "hatch": "...."}
+            axes.barh(y, forced[name], 0.6, total - forced[name], **end)
+            label += f"\n{forced[name]:,} forced"
+        axes.bar_label(bar, [label], padding=3, fontsize=12, color=style.INK)
     style.rows(axes, names)
-    axes.set_xlim(0, 1.2 * max(1, tokens["free"], tokens["constrained"]))
+    room = 1.35 if any(forced.values()) else 1.2
+    axes.set_xlim(0, room * max(1, *(tokens[name] for name in names)))
     axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
     axes.set_title(f"Completion tokens of {tokens['pairs']:,} requests in both runs")
 
 
 def _changes(axes: Axes, tokens: Mapping[str, Any]) -> None:
-    """A histogram of constrained minus free, a bar a bin of whole tokens."""
-    differences = tokens["by_difference"]
-    widest = max(abs(difference) for difference, _ in differences)
-    width = max(1, -(-(2 * widest + 1) // _BARS))
-    bins: dict[int, int] = {}
-    for difference, requests in differences:
-        # Symmetric around the bin of no difference, so that it holds nothing else.
-        side = (difference > 0) - (difference < 0)
-        at = side * -(-abs(difference) // width)
-        bins[at] = bins.get(at, 0) + requests
-    for at, requests in bins.items():
-        centre = at * width if width == 1 else (at - 0.5 * ((at > 0) - (at < 0))) * width
-        look = {"facecolor": style.GREY, "edgecolor": style.GREY}
-        if at:
-            look = style.look("constrained" if at < 0 else "free").bar
-        axes.bar(centre, requests, 0.9 * width if at else max(0.9, 0.4 * width), **look)
+    """A histogram of constrained minus free; requests without a difference are a number alone."""
+    changed = [(difference, n) for difference, n in tokens["by_difference"] if difference]
+    lowest = min((difference for difference, _ in changed), default=0)
+    highest = max((difference for difference, _ in changed), default=0)
+    width = max(1, math.ceil((highest - lowest + 1) / _BARS))
+    bins: Counter[int] = Counter()
+    for difference, n in changed:
+        side = 1 if difference > 0 else -1
+        bins[side * math.ceil(abs(difference) / width)] += n
+    for at, n in bins.items():
+        look = style.look("constrained" if at < 0 else "free").bar
+        centre = (at - 0.5 * (1 if at > 0 else -1)) * width
+        axes.bar(centre, n, 0.86 * width, **look)
+    axes.axvline(0, color=style.GREY, linewidth=1.2)
     saved, spent = tokens["saved"], tokens["spent"]
-    for x, part, word in ((0.02, saved, "saved"), (0.98, spent, "spent")):
-        axes.text(
-            x,
-            0.97,
-            f"{part['tokens']:,} tokens {word}\nin {part['requests']:,} requests",
-            transform=axes.transAxes,
-            ha="left" if x < 0.5 else "right",
-            va="top",
-            fontsize=12,
-        )
-    reach = max(5.0, 1.08 * widest)
-    axes.set_xlim(-reach, reach)
-    # Zero is the tallest bar nearly always; the others are what the figure is about.
-    others = [n for at, n in bins.items() if at]
-    top = 1.9 * max(others, default=max(bins.values()))
-    axes.set_ylim(0, top)
-    if tokens["same"] > top:
-        axes.annotate(
-            f"{tokens['same']:,} the same",
-            (0, top),
-            (0, -2),
-            textcoords="offset points",
-            ha="center",
-            va="top",
-            fontsize=11,
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0},
-        )
+    for x, align, text in (
+        (0.0, "left", f"saved: {saved['tokens']:,}\nin {saved['requests']:,} requests"),
+        (0.5, "center", f"no change\nin {tokens['same']:,} requests"),
+        (1.0, "right", f"spent: {spent['tokens']:,}\nin {spent['requests']:,} requests"),
+    ):
+        axes.text(x, 1.02, text, transform=axes.transAxes, ha=align, va="bottom", fontsize=12)
+    axes.set_xlim(min(-5.0, 1.08 * lowest), max(5.0, 1.08 * highest))
+    axes.set_ylim(0, 1.08 * max(bins.values(), default=1))
     axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
     axes.xaxis.set_major_locator(MaxNLocator(7, integer=True))
     axes.set_xlabel("constrained minus free (tokens)")

@@ -321,7 +321,7 @@ class TestScore:
         code, text = said(capsys, k2vv_score.main, path)
         assert code == 1
         assert "line 6 is not JSON; left out" in text
-        assert "1 data_index have several rows, the newest counts: 2." in text
+        assert "1 data_index have several rows, of which the newest counts: 2." in text
         assert "4 data_index have no row, lost or blank lines of the requests: 3–6." in text
 
     def test_failures_by_cause_tool_and_group(self, tmp_path, capsys):
