@@ -56,7 +56,8 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         "requests",
         nargs="?",
         metavar="REQUESTS",
-        help="JSONL of chat-completions bodies, plain or .gz, or BFCL (default: the bundled 300)",
+        help="JSONL of chat-completions bodies, or BFCL's questions, plain or .gz; a folder of "
+        "either; or a dataset id of the Hub (default: the bundled 300)",
     )
     add(
         "--engine",
@@ -87,6 +88,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         "does",
     )
     add("--limit", type=int, help="only the first N requests")
+    add("--per-group", type=int, help="only N requests of each group, evenly spaced in it")
     add("--skip-bad-lines", action="store_true", help="leave out lines that are no requests")
     add("--tool-choice", choices=("none", "auto", "required"), help="override the requests'")
 

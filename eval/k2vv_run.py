@@ -66,7 +66,7 @@ class Run:
         self.extra_body = _object(args.extra_body)
         self._check_arguments()
         workload = load_workload(args.requests, skip_bad_lines=args.skip_bad_lines)
-        self.requests = limited(workload.requests, args.limit)
+        self.requests = limited(workload.requests, args.limit, args.per_group)
         if args.tool_choice:
             self.requests = with_tool_choice(self.requests, args.tool_choice)
         self.answers = workload.answers
