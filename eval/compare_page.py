@@ -7,7 +7,7 @@ from typing import Any
 from eval.blocks import Block, Grid, Heading, Sentences
 from eval.remarks import EXPLANATIONS, p_value
 from eval.score_page import share_line
-from eval.style import percent, plain, ranges, said, spans
+from eval.style import named, percent, plain, said
 
 
 def page(found: Mapping[str, Any]) -> list[Block]:
@@ -93,16 +93,14 @@ def _sentences(found: Mapping[str, Any]) -> Iterator[str]:
     yield from _responses(found["responses"])
     for key, label in labels.items():
         if indices := found["only_in"][key]:
-            yield f"In {label} alone: {_named(indices)}."
+            yield f"In {label} alone: {named(indices)}."
     if indices := found["other_request"]:
         yield (
             "Not paired, the request differs (conversation, tools or tool_choice): "
-            f"{_named(indices)}."
+            f"{named(indices)}."
         )
     if indices := found["unverified"]:
-        yield (
-            f"Paired by data_index alone, without a request or hash to check: {_named(indices)}."
-        )
+        yield (f"Paired by data_index alone, without a request or hash to check: {named(indices)}.")
     if trigger["undecided"]:
         yield f"Failed or without finish_reason in one of the two: {trigger['undecided']:,}."
     for key, label in labels.items():
@@ -129,7 +127,3 @@ def _responses(part: Mapping[str, Any]) -> Iterator[str]:
             if part["median_removed"] is not None:
                 line += f", which removed {percent(part['median_removed'])} there (median)"
         yield f"{line}."
-
-
-def _named(indices: list[int]) -> str:
-    return f"{len(indices):,} ({ranges(spans(indices))})"

@@ -6,7 +6,7 @@ from typing import Any
 from eval.blocks import Block, Grid, Heading, Sentences
 from eval.consistency import INCONSISTENCIES
 from eval.remarks import EXPLANATIONS, LEFT_OUT
-from eval.style import percent, plain, ranges, said, spans
+from eval.style import named, percent, plain, ranges, said, spans
 
 _TOOLS_LISTED = 15
 _LINES_LISTED = 10
@@ -119,7 +119,7 @@ def _odd(score: Mapping[str, Any]) -> Iterator[str]:
     yield from _disagreements(score["verdicts"])
     for kind, indices in score["inconsistencies"].items():
         if kind != "verdict_differs":
-            yield f"Inconsistent, {INCONSISTENCIES[kind]}: {_named(indices)}."
+            yield f"Inconsistent, {INCONSISTENCIES[kind]}: {named(indices)}."
     if (same := score["same_request"])["requests"]:
         yield (
             f"{same['rows']:,} rows share {same['requests']:,} hashes: the same request, asked"
@@ -127,7 +127,7 @@ def _odd(score: Mapping[str, Any]) -> Iterator[str]:
         )
     for key, why in LEFT_OUT.items():
         if score["trigger"] is not None and (indices := score["trigger"][key]):
-            yield f"Not in the trigger counts, {why}: {_named(indices)}."
+            yield f"Not in the trigger counts, {why}: {named(indices)}."
 
 
 def _disagreements(verdicts: Mapping[str, Any]) -> Iterator[str]:
@@ -136,16 +136,12 @@ def _disagreements(verdicts: Mapping[str, Any]) -> Iterator[str]:
         ("file_says_invalid", "The file calls invalid what is valid"),
     ):
         if indices := verdicts[key]:
-            yield f"{text}: {_named(indices)}."
+            yield f"{text}: {named(indices)}."
     if n := verdicts["taken_over"]:
         yield (
             f"{n:,} responses could not be judged again, for want of tools or calls; the file's"
             " verdict stands in."
         )
-
-
-def _named(indices: list[int]) -> str:
-    return f"{len(indices):,} ({ranges(spans(indices))})"
 
 
 def _how_to_read(score: Mapping[str, Any]) -> Iterator[str]:

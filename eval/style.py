@@ -119,6 +119,11 @@ def ranges(runs: Sequence[tuple[int, int]], limit: int = 8) -> str:
     return ", ".join(shown) + (f" and {rest:,} more" if rest else "")
 
 
+def named(indices: Sequence[int]) -> str:
+    """How many, and which: ``3 (1, 7–8)``."""
+    return f"{len(indices):,} ({ranges(spans(indices))})"
+
+
 def percent(share: float) -> str:
     """A share in [0, 1] with one decimal; nothing reads 0 or 100 % that is not."""
     shown = 100 * share

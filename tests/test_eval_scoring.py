@@ -391,6 +391,18 @@ class TestTrigger:
         assert found.undecided == (1, 2)
         assert (found.tp, found.fp, found.fn, found.tn) == (1, 0, 0, 0)
 
+    def test_another_request_under_the_same_index_is_not_counted(self):
+        ours = [row(i, "tool_calls", tools=[tool()]) for i in (1, 2, 3)]
+        theirs = [
+            row(1, "tool_calls", tools=[tool()], tool_choice="auto", temperature=0.6),
+            row(2, "tool_calls", tools=[tool("ping")]),
+            row(3, "stop", tools=[tool()], tool_choice="none"),
+        ]
+        found = scoring.trigger(ours, theirs)
+        assert (found.tp, found.fp, found.fn, found.tn) == (1, 0, 0, 0)
+        assert found.other_request == (2, 3)
+        assert found.as_dict()["other_request"] == [2, 3]
+
     def test_only_looks_at_what_it_is_told(self):
         found = scoring.trigger(
             bare({1: "tool_calls", 2: "tool_calls", 3: "stop"}),
@@ -494,6 +506,23 @@ class TestPairs:
         assert table["triggered_only_constrained"] == 1
         assert table["triggered_by_none"] == 1
         assert table["unpaired"] == 3
+
+    def test_another_request_under_the_same_index_is_no_pair(self):
+        good, tools = call({"city": "Rome"}), [tool()]
+        free = [row(1, "tool_calls", good, tools=tools), row(2, "tool_calls", good, tools=tools)]
+        held = [free[0], row(2, "tool_calls", good, tools=tools, tool_choice="required")]
+        table = scoring.paired_table(free, held)
+        assert (table["pairs"], table["unpaired"]) == (1, 1)
+
+    @given(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=30))
+    def test_outcomes_are_counted_as_mcnemar_wants_them(self, outcomes):
+        counts = scoring.paired_outcomes(outcomes, ("a", "b"))
+        assert counts["pairs"] == len(outcomes)
+        assert counts["both"] + counts["only_a"] == sum(a for a, _ in outcomes)
+        assert counts["both"] + counts["only_b"] == sum(b for _, b in outcomes)
+        differing = counts["only_a"] + counts["only_b"]
+        expected = binomtest(counts["only_a"], differing).pvalue if differing else 1.0
+        assert counts["p_value"] == pytest.approx(expected)
 
     def test_nothing_to_pair(self):
         table = scoring.paired_table([], [])

@@ -213,7 +213,7 @@ class TestTheirEdges:
         assert found["verdicts"]["agree"] == 1
         assert found["inconsistencies"] == {}
 
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=80, deadline=None)
     @given(
         st.sampled_from(["search", "ping", "find", ""]),
         st.recursive(
@@ -516,7 +516,7 @@ class TestBadFiles:
         assert code == 1
         assert "line 2 is not a result row (response" in text
 
-    @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(
         st.lists(
             st.fixed_dictionaries(
