@@ -22,6 +22,7 @@ _EXAMPLES = """examples:
 
 
 def build_parser() -> argparse.ArgumentParser:
+    """The options of the command."""
     parser = argparse.ArgumentParser(
         prog="python -m eval.k2vv",
         description="Trigger similarity and schema accuracy, constrained against free.",

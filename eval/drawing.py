@@ -1,0 +1,33 @@
+"""Drawing under the one style of `eval.style`: to a file, or in a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from matplotlib import rc_context, rcParams
+from matplotlib.figure import Figure
+
+from eval import style
+
+
+@contextmanager
+def saved(path: Path, width: float = style.WIDTH, height: float = 4.0) -> Iterator[Figure]:
+    """A figure to draw on, which is written to ``path`` as PNG at the end.
+
+    Without pyplot: no display, no global state, and the same bytes each time.
+
+    Args:
+        width, height: inches.
+    """
+    with rc_context(style.SETTINGS):
+        figure = Figure(figsize=(width, height))
+        yield figure
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, metadata={"Software": None})
+
+
+def use_style() -> None:
+    """Draw everything in this process in the style; for notebooks."""
+    rcParams.update(style.SETTINGS)
