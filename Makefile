@@ -74,10 +74,12 @@ results/k2vv/smollm2-135m: $(VENV)/.run
 	$(call keep_run,runs/smollm2)
 
 results/decoding/smollm2-135m: $(VENV)/.dev
-	$(RUN) -m eval.decoding --model smollm2-135m --output $@
+	$(RUN) -m eval.decoding --model smollm2-135m --threads 2 --rounds 2 --script answers --tokens 48 \
+	    --output $@
 
 results/decoding/qwen2.5-0.5b: $(VENV)/.dev
-	$(RUN) -m eval.decoding --shape qwen2.5-0.5b --output $@
+	$(RUN) -m eval.decoding --shape qwen2.5-0.5b --threads 2 --rounds 2 --tokens 24 --no-prefixes \
+	    --ways free dense masked forced mixed generate generate_xgrammar --output $@
 
 results/kernels/audit.csv: $(VENV)/.run
 	$(RUN) -m kernels.audit --output $@

@@ -13,19 +13,22 @@ from eval import style
 
 
 @contextmanager
-def saved(path: Path, width: float = style.WIDTH, height: float = 4.0) -> Iterator[Figure]:
+def saved(
+    path: Path, width: float = style.WIDTH, height: float = 4.0, dpi: float = 200
+) -> Iterator[Figure]:
     """A figure to draw on, which is written to ``path`` as PNG at the end.
 
     Without pyplot: no display, no global state, and the same bytes each time.
 
     Args:
         width, height: inches.
+        dpi: dots an inch.
     """
     with rc_context(style.SETTINGS):
         figure = Figure(figsize=(width, height))
         yield figure
         path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, metadata={"Software": None})
+        figure.savefig(path, dpi=dpi, metadata={"Software": None})
 
 
 def use_style() -> None:

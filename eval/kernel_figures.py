@@ -21,11 +21,11 @@ def traffic(table: pd.DataFrame) -> Figure:
     Args:
         table: of `kernels.traffic`.
     """
-    masks = list(dict.fromkeys(table["mask"]))
     figure = Figure(figsize=(1.9 * style.WIDTH, 5.0))
-    panels = figure.subplots(1, 2, sharey=True)
+    panels = figure.subplots(1, 2, sharey=True, width_ratios=(1.6, 1))
     for axes, shape in zip(panels, dict.fromkeys(table["shape"]), strict=True):
         own = table[table["shape"] == shape]
+        masks = list(dict.fromkeys(own["mask"]))
         x = own["mask"].map(masks.index).to_numpy()
         # The floor plus 512 bytes a row, as the table's own ratio has it.
         floor = own["bytes"] / own["ratio"]
@@ -55,11 +55,11 @@ def cpu_ratios(sampling: pd.DataFrame, heads: pd.DataFrame) -> Figure:
     workloads = others["workload"].str.split()
     others = others.assign(shape=workloads.str[0], mask=workloads.str[1])
     _ratios(left, {f"{shape} rows": own for shape, own in others.groupby("shape", sort=False)})
-    style.legend_above(left, "torch pipeline / masked_sample", 2)
+    left.set_title("torch pipeline / masked_sample")
     plain = heads[heads["provider"] == "matmul"].rename(columns={"allowed": "mask"})
     shapes = plain.groupby(["vocab_size", "rows"], sort=False)
-    _ratios(right, {f"V {v:,}, {rows} a batch": own for (v, rows), own in shapes})
-    style.legend_above(right, "matmul / masked_logits", 2)
+    _ratios(right, {f"{v:,} tokens, {rows} rows": own for (v, rows), own in shapes})
+    right.set_title("matmul / masked_logits")
     left.set_ylabel("time, over ours (log scale)")
     return figure
 
@@ -73,6 +73,7 @@ def _ratios(axes: Axes, tables: Mapping[str, pd.DataFrame]) -> None:
         axes.plot(table["mask"].map(masks.index), table["ratio"], label=label, **mark)
     axes.set_yscale("log")
     axes.axhline(1, color=style.GREY, linewidth=1)
+    axes.legend(loc="upper right", fontsize=11, handletextpad=0.3)
     _masks(axes, masks)
 
 

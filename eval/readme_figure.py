@@ -38,7 +38,7 @@ def draw(target: Path, folder: Path | None = None) -> None:
     heights = [0.55 * accuracy_rows(runs) + 1.7]
     if timed:
         heights.append(0.5 * way_count(timed) + 2.0)
-    with saved(target, width=8.0, height=sum(heights)) as figure:
+    with saved(target, width=8.0, height=sum(heights), dpi=120) as figure:
         panels = figure.subplots(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
         draw_accuracy(panels[0], runs)
         if timed:

@@ -63,14 +63,18 @@ def _interval(axes: Axes, y: float, part: Mapping[str, Any], look: style.Look) -
     low, high = part["interval"]
     axes.hlines(y, low, high, colors=look.colour, linewidth=2.4)
     axes.plot(part["accuracy"], y, clip_on=False, zorder=3, **look.mark)
-    right = high < 0.75
+    # Whichever side of the interval has room, and above its mark where neither has.
+    if high < 0.75:
+        place = {"xy": (high, y), "xytext": (9, 0), "ha": "left", "va": "center"}
+    elif low > 0.25:
+        place = {"xy": (low, y), "xytext": (-9, 0), "ha": "right", "va": "center"}
+    else:
+        middle = min(max(part["accuracy"], 0.08), 0.92)
+        place = {"xy": (middle, y), "xytext": (0, 5), "ha": "center", "va": "bottom"}
     axes.annotate(
         f"{part['successful']} of {part['triggered']}",
-        (high if right else low, y),
-        xytext=(9 if right else -9, 0),
+        **place,
         textcoords="offset points",
-        ha="left" if right else "right",
-        va="center",
         fontsize=11,
         color=style.INK,
     )

@@ -39,7 +39,7 @@ def step(
     nucleus = np.where(kept, masked, 0)
     figure = Figure(figsize=(2 * style.WIDTH, _ROW * len(names) + 1.7))
     panels = figure.subplots(1, 4, sharey=True)
-    shown = (("free", free), ("masked", masked), ("nucleus", nucleus / nucleus.sum()))
+    shown = (("free", free), ("mask, temperature", masked), ("top_p", nucleus / nucleus.sum()))
     for axes, (title, x) in zip(panels, shown, strict=False):
         for group, mode in ((~allowed, "free"), (allowed, "constrained")):
             axes.barh(y[group], x[group], 0.7, **style.look(mode).bar)
