@@ -35,10 +35,10 @@ def draw(target: Path, folder: Path | None = None) -> None:
         raise FileNotFoundError(
             f"{folder / 'k2vv'} holds no comparison.json; results/README.md says what makes one"
         )
-    heights = [0.55 * accuracy_rows(runs) + 1.7]
+    heights = [0.45 * accuracy_rows(runs) + 1.6]
     if timed:
-        heights.append(0.5 * way_count(timed) + 2.0)
-    with saved(target, width=8.0, height=sum(heights), dpi=120) as figure:
+        heights.append(0.4 * way_count(timed) + 1.9)
+    with saved(target, width=8.0, height=sum(heights), dpi=130) as figure:
         panels = figure.subplots(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
         draw_accuracy(panels[0], runs)
         if timed:

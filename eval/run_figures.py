@@ -100,11 +100,9 @@ def draw_token_times(axes: Axes, runs: Runs) -> None:
     """
     ways = _ways(runs)
     looks = zip(style.GROUP_COLOURS, style.GROUP_MARKERS, style.GROUP_FILLED, strict=True)
-    for n, ((name, run), (colour, marker, filled)) in enumerate(
-        zip(runs.items(), looks, strict=False)
-    ):
+    for n, (run, (colour, marker, filled)) in enumerate(zip(runs.values(), looks, strict=False)):
         mark = style.Look(colour, marker, "", filled).mark | {"markersize": 7}
-        axes.plot([], [], label=name, **mark)
+        axes.plot([], [], label=run["model"], **mark)
         for way, ratio in run["ratios"].get("token_to_free", {}).items():
             if ratio is not None and way in ways:
                 y = ways.index(way) + 0.22 * (n - (len(runs) - 1) / 2)
@@ -113,8 +111,8 @@ def draw_token_times(axes: Axes, runs: Runs) -> None:
     axes.axvline(1, color=style.GREY, linewidth=1)
     style.rows(axes, [FIGURE_TITLES[way] for way in ways])
     axes.set_xlim(left=0)
-    axes.set_xlabel("time a token, over free decoding\n(median of rounds; line: range)")
-    style.legend_above(axes, "What a grammar costs", len(runs))
+    axes.set_xlabel("over our loop without a grammar\n(median of rounds; line: range)")
+    style.legend_above(axes, "Time a token", len(runs))
 
 
 def _ways(runs: Runs) -> list[str]:
