@@ -15,6 +15,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+_EXAMPLES = """examples:
+  python -m eval.bundle
+  python -m eval.bundle --output runs/bundle
+"""
 SEED = 300
 MAX_TOKENS = 256
 # What a group of 150 is made of: (kind of dialogue, tool_choice, parallel calls, how many).
@@ -102,8 +106,19 @@ def write(folder: Path) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m eval.bundle", description=__doc__)
-    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "data")
+    """Write the files; returns the exit code 0."""
+    parser = argparse.ArgumentParser(
+        prog="python -m eval.bundle",
+        description=__doc__,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path(__file__).parent / "data",
+        help="folder (default: eval/data of the checkout)",
+    )
     args = parser.parse_args(argv)
     if args.output.is_file():
         parser.error(f"--output must be a folder, {args.output} is a file")

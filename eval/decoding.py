@@ -25,6 +25,7 @@ _EXAMPLES = """examples:
 
 
 def build_parser() -> argparse.ArgumentParser:
+    """The options of the command."""
     parser = argparse.ArgumentParser(
         prog="python -m eval.decoding",
         description="Time free and constrained decoding on the same prompts and tokens.",

@@ -28,7 +28,7 @@ _TITLES = {
     "generate_llguidance": "  llguidance",
     "generate_outlines": "  outlines",
 }
-_FIGURE_TITLES = {
+FIGURE_TITLES = {
     **_TITLES,
     "dense": "constrained, dense head",
     "mixed": "half free, half constrained",
@@ -44,6 +44,8 @@ _FIGURE_TITLES = {
         )
     },
 }
+"""What a way of `eval.decoding_summary.WAYS` is called in figures."""
+
 _PARTS_SHORT = ("fwd%", "head%", "draw%", "gram%")
 _COLOURS = dict(zip(PARTS, (style.BLUE, style.VERMILLION, style.GREEN, style.ORANGE), strict=True))
 
@@ -125,7 +127,7 @@ def draw(summary: Mapping[str, Any], path: Path) -> Path:
             used |= _bar(axes, y, way)
         for y, name in enumerate(ways):
             _label(axes, y, ways[name], _ratio(summary["ratios"], "token_to_free", name))
-        axes.set_yticks(range(len(ways)), [_FIGURE_TITLES[name] for name in ways])
+        axes.set_yticks(range(len(ways)), [FIGURE_TITLES[name] for name in ways])
         axes.set_ylim(len(ways) - 0.4, -0.6)
         axes.set_xlim(0, 1.3 * max(way["ms_token"]["high"] for way in ways.values()))
         axes.set_xlabel("ms a token over whole calls, prompts left out\n(median; line: range)")

@@ -81,6 +81,7 @@ class Work:
 
     @property
     def tokens(self) -> int:
+        """Of all scripts together."""
         return sum(map(len, self.scripts))
 
 

@@ -28,6 +28,7 @@ to be exact or rewritten) or a schema ended in an error, a timeout or a crash; 2
 
 
 def build_parser() -> argparse.ArgumentParser:
+    """The options of the command."""
     parser = argparse.ArgumentParser(
         prog="python -m eval.json_schema",
         description="Soundness of JSON Schema engines: passing, valid rejected, invalid accepted.",

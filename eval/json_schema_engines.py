@@ -65,9 +65,11 @@ class Xgrammar:
         self._compiler = xgrammar.GrammarCompiler(_info(), max_threads=1, cache_enabled=False)
 
     def prepare(self, schema: Any) -> Prepared:
+        """The schema as this engine compiles it, with its verdict if it has any."""
         return Prepared(schema)
 
     def compile(self, schema: Any) -> XgrammarMatcher:
+        """A matcher at the start of what `prepare` made of a schema."""
         return XgrammarMatcher(
             self._compiler.compile_json_schema(json.dumps(schema), strict_mode=self._strict)
         )
@@ -125,6 +127,7 @@ class XgrammarMatcher:
         self._mask = xgrammar.allocate_token_bitmask(1, WIDTH)
 
     def reset(self) -> None:
+        """Go back to the start."""
         self._matcher.reset()
 
     def allowed(self) -> np.ndarray:

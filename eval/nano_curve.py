@@ -6,16 +6,18 @@ import argparse
 import sys
 from pathlib import Path
 
+_EXAMPLES = """examples:
+  python -m eval.nano_curve results/nano/curve.csv
+  python -m eval.nano_curve runs/nano/curve.csv --output runs/nano/curve.png
+"""
+
 
 def draw(curve: Path, target: Path) -> None:
     """Loss against step, on training dialogues and on held-out ones of both groups."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
     import pandas as pd
 
-    from eval.style import BLUE, GREY, SETTINGS, VERMILLION, WIDTH
+    from eval.drawing import saved
+    from eval.style import BLUE, GREY, VERMILLION
 
     rows = pd.read_csv(curve)
     lines = (
@@ -23,8 +25,8 @@ def draw(curve: Path, target: Path) -> None:
         ("held_out_as_trained", BLUE, "held out, tools as trained", {"marker": "s"}),
         ("held_out_changed", VERMILLION, "held out, tools changed", {"marker": "o"}),
     )
-    with plt.rc_context(SETTINGS):
-        figure, axes = plt.subplots(figsize=(WIDTH, 4.0))
+    with saved(target) as figure:
+        axes = figure.add_subplot()
         for column, colour, label, look in lines:
             known = rows[rows[column].notna()]
             axes.plot(known["step"], known[column], color=colour, label=label, **look)
@@ -34,12 +36,16 @@ def draw(curve: Path, target: Path) -> None:
         axes.set_title("Training of the bundled model")
         axes.grid(axis="y")
         axes.legend()
-        figure.savefig(target)
-        plt.close(figure)
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m eval.nano_curve", description=__doc__)
+    """Draw; returns the exit code: 0, or 2 for a file that is no training curve."""
+    parser = argparse.ArgumentParser(
+        prog="python -m eval.nano_curve",
+        description="Draw the losses of a training run of the bundled model.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("curve", type=Path, help="curve.csv of sampler.nano.train")
     parser.add_argument("--output", type=Path, help="PNG (default: beside the CSV)")
     args = parser.parse_args(argv)

@@ -36,6 +36,7 @@ class RequestLine(BaseModel):
     @computed_field
     @cached_property
     def hash(self) -> str:
+        """Hex SHA-256 of the body as canonical JSON."""
         text = json.dumps(self.body, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 

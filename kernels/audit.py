@@ -13,6 +13,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+_EXAMPLES = """examples:
+  python -m kernels.audit
+  python -m kernels.audit --target sm_90 --dtype bfloat16
+  python -m kernels.audit --output results/kernels/audit.csv
+"""
+
 TARGETS = {
     "sm_80": ("cuda", 80, 32),
     "sm_90": ("cuda", 90, 32),
@@ -51,6 +57,7 @@ _MAIN_LOAD = "tl.load(logits_ptr"
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Compile, print, write; returns the exit status: 0, 1 or 2, as above."""
     options = _parser().parse_args(arguments)
     if os.environ.get("TRITON_INTERPRET") == "1":
         print("kernels.audit compiles: unset TRITON_INTERPRET and run again", file=sys.stderr)
@@ -243,7 +250,12 @@ def _measure_amd(compiled) -> dict:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m kernels.audit", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m kernels.audit",
+        description=__doc__,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--output", metavar="CSV", help="also write the table to this file")
     parser.add_argument("--target", nargs="+", choices=TARGETS, default=list(TARGETS))
     parser.add_argument("--dtype", nargs="+", choices=DTYPES, default=list(DTYPES))

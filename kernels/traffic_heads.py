@@ -15,6 +15,10 @@ import sys
 
 from kernels.traffic import SECTOR_BYTES
 
+_EXAMPLES = """examples:
+  python -m kernels.traffic_heads --mask 1 300 free
+  python -m kernels.traffic_heads --head 49152x576 --batch-size 1 8 --output heads.csv
+"""
 HEADS = ("32000x576",)
 DTYPES = ("float32", "float16", "bfloat16")
 MASKS = ("1", "30", "300", "3000", "half", "free")
@@ -91,6 +95,7 @@ def _aligned(shape, dtype: str):
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Count, print, write; returns the exit status."""
     options = _parser().parse_args(arguments)
     if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") != "1":
         print("kernels.traffic_heads must be the first to import triton", file=sys.stderr)
@@ -120,7 +125,12 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     from kernels.bench.heads import head_shape
 
-    parser = argparse.ArgumentParser(prog="python -m kernels.traffic_heads", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m kernels.traffic_heads",
+        description=__doc__,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     add = parser.add_argument
     add("--output", metavar="CSV", help="also write the table to this file")
     add("--head", nargs="+", type=head_shape, default=list(map(head_shape, HEADS)), metavar="VxD",

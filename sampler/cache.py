@@ -23,6 +23,7 @@ class RoomyLayer(DynamicLayer):
     _room: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def update(self, key_states, value_states, *args, **kwargs):
+        """Append keys and values, [B, heads, T, D] each; returns all of them."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
             self.replace(key_states[:, :, :0], value_states[:, :, :0])
@@ -42,14 +43,17 @@ class RoomyLayer(DynamicLayer):
         return self.keys, self.values
 
     def batch_select_indices(self, indices):
+        """Keep some rows."""
         super().batch_select_indices(indices)
         self._room = None
 
     def batch_repeat_interleave(self, repeats):
+        """Repeat every row."""
         super().batch_repeat_interleave(repeats)
         self._room = None
 
     def reorder_cache(self, beam_idx):
+        """Put rows into another order."""
         super().reorder_cache(beam_idx)
         self._room = None
 

@@ -94,6 +94,7 @@ class Counts:
 
     @contextmanager
     def timed(self, part: str) -> Iterator[None]:
+        """Count what happens inside towards a part of `seconds`."""
         began = time.perf_counter()
         yield
         self.seconds[part] += time.perf_counter() - began

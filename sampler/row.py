@@ -168,6 +168,7 @@ class Row:
         )
 
     def completion(self) -> Completion:
+        """What has become of the request."""
         traced = self.trace.result() if self.trace else {}
         return Completion(
             key=self.request.key,

@@ -38,6 +38,8 @@ class _Open(Exception):
 
 
 class Cohere(XmlFormat):
+    """Cohere Command."""
+
     name = "cohere"
     style = "cohere"
     start_of_thinking, end_of_thinking = "<|START_THINKING|>", "<|END_THINKING|>"

@@ -26,6 +26,8 @@ _PART = r"(?:[<｜a-z▁]*>?)?"  # of a marker
 
 
 class DeepSeekV31(SectionFormat):
+    """DeepSeek V3.1."""
+
     name = "deepseek_v3_1"
     style = "deepseek_v3_1"
     markers = (
@@ -75,6 +77,8 @@ class DeepSeekV31(SectionFormat):
 
 
 class DeepSeekR1(DeepSeekV31):
+    """DeepSeek V3 and R1: the object in a Markdown fence."""
+
     name = "deepseek_r1"
     style = "deepseek_r1"
     layout = f"{CALL_BEGIN}function{SEPARATOR}$name\n```json\n$arguments\n```{CALL_END}"

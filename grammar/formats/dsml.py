@@ -29,6 +29,8 @@ DSML = "｜DSML｜"
 
 
 class Dsml(FlatXml):
+    """What the versions have in common; ``block`` and ``space`` are what differs."""
+
     banned = (DSML,)
     openers = (f"<{DSML}", DSML)
     string_excludes = (DSML,)
@@ -133,15 +135,21 @@ def with_optional_newlines(node: Any) -> Any:
 
 
 class DeepSeekV32(Dsml, block="function_calls"):
+    """DeepSeek V3.2."""
+
     name = "deepseek_v3_2"
     style = "deepseek_v3_2"
 
 
 class DeepSeekV4(Dsml, block="tool_calls"):
+    """DeepSeek V4."""
+
     name = "deepseek_v4"
     style = "deepseek_v4"
 
 
 class DeepSeekV41(Dsml, block=" calls", space=" "):
+    """DeepSeek V4.1."""
+
     name = "deepseek_v4_1"
     style = "deepseek_v4_1"

@@ -4,6 +4,8 @@ from grammar.formats.hermes import Hermes
 
 
 class Exaone(Hermes):
+    """EXAONE 4.0."""
+
     name = "exaone"
     style = "exaone"
     layout = Hermes.layout.replace("\n", "")

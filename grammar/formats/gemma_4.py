@@ -35,6 +35,8 @@ _PYTHON = {"None": "null", "True": "true", "False": "false"}
 
 
 class Gemma4(Format):
+    """Gemma 4."""
+
     name = "gemma_4"
     style = "gemma_4"
     markers = (OPEN, CLOSE, QUOTE, CHANNEL_OPEN, CHANNEL_CLOSE)

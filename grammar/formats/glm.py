@@ -19,6 +19,8 @@ VALUE_OPEN, VALUE_CLOSE = "<arg_value>", "</arg_value>"
 
 
 class Glm47(FlatXml):
+    """GLM 4.5 to 5."""
+
     name = "glm_4_7"
     style = "glm_4_7"
     head = OPEN

@@ -58,6 +58,8 @@ _HEADER_SO_FAR = re.compile(
 
 
 class Harmony(Format):
+    """gpt-oss."""
+
     name = "harmony"
     style = "harmony"
     markers = (START, CHANNEL, MESSAGE, CONSTRAIN, CALL, END, RETURN)

@@ -4,6 +4,8 @@ from grammar.formats.marked_json import MarkedJson
 
 
 class Hermes(MarkedJson):
+    """Hermes, Qwen 2.5 and Qwen 3."""
+
     name = "hermes"
     style = "qwen_3"
     opener, closer = "<tool_call>", "</tool_call>"

@@ -19,6 +19,8 @@ _SANITISED_ID = re.compile(r"functions[_-](.+)[_-]([0-9]+)")
 
 
 class KimiK2(SectionFormat):
+    """Kimi K2."""
+
     name = "kimi_k2"
     style = "kimi"
     markers = (

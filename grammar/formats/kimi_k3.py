@@ -58,6 +58,8 @@ _ENVELOPE = {
 
 
 class KimiK3(Format):
+    """Kimi K3."""
+
     name = "kimi_k3"
     style = "kimi_k3"
     markers = (OPEN, CLOSE, SEP)

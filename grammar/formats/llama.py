@@ -38,6 +38,8 @@ _TAG_AT_END = re.compile(r"<\|python_tag\|>\s*\Z")
 
 
 class Llama(Format):
+    """Llama 3."""
+
     name = "llama"
     style = "llama"
     # The python tag has no place in the grammar: it stays a control token.

@@ -104,13 +104,16 @@ class MessageBuilder:
         self.boundary()
 
     def repaired(self, text: str, detail: str) -> None:
+        """A call that was read although the format does not allow how it is written."""
         self.problems.append(Problem("repaired", text, detail))
 
     def malformed(self, text: str, detail: str) -> None:
+        """What looks like a call and is none: it stays content."""
         self.text(text)
         self.problems.append(Problem("malformed", text, detail))
 
     def incomplete(self, text: str, detail: str) -> None:
+        """A call that the text breaks off: it is dropped."""
         self.boundary()
         self.problems.append(Problem("incomplete", text, detail))
 

@@ -25,6 +25,8 @@ OPEN, CLOSE = "<minimax:tool_call>", "</minimax:tool_call>"
 
 
 class MiniMax(FlatXml):
+    """MiniMax M2 to M2.7."""
+
     name = "minimax"
     style = "minimax"
     block = (OPEN, CLOSE)

@@ -73,6 +73,8 @@ class _Element:
 
 
 class MiniMaxM3(XmlFormat):
+    """MiniMax M3."""
+
     name = "minimax_m3"
     style = "minimax_m3"
     start_of_thinking, end_of_thinking = "<mm:think>", "</mm:think>"

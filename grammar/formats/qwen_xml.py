@@ -27,6 +27,8 @@ OPEN, CLOSE = "<tool_call>", "</tool_call>"
 
 
 class QwenXml(FlatXml):
+    """What the models of this notation have in common."""
+
     block = (OPEN, CLOSE)
     head = "<function="
     call_open = re.compile(rf"<function=[ \t]*(?P<name>{NAME_PATTERN})[ \t]*>")
@@ -90,23 +92,31 @@ class QwenXml(FlatXml):
 
 
 class Qwen3Coder(QwenXml):
+    """Qwen3-Coder."""
+
     name = "qwen3_coder"
     style = "qwen_3_coder"
     layout = True
 
 
 class NemotronNano(Qwen3Coder):
+    """Nemotron Nano."""
+
     name = "nemotron_nano"
     foreign = ("<TOOLCALL>",)  # of Nemotron Nano 9B v2, around a JSON list
     markers = (*QwenXml.markers, *foreign)
 
 
 class Qwen35(Qwen3Coder):
+    """Qwen3.5."""
+
     name = "qwen_3_5"
     style = "qwen_3_5"
 
 
 class MiMo(QwenXml):
+    """MiMo: no newlines for layout."""
+
     name = "mimo"
     style = "mimo"
 

@@ -18,6 +18,13 @@ from grammar.schema.judge import DRAFTS
 from grammar.schema.preparation import prepare
 from grammar.schema.result import Options, Prepared
 
+_EXAMPLES = """examples:
+  python -m grammar.schema tools.json
+  python -m grammar.schema --undeclared-keys allow --json --show schema.json
+  python -m grammar.schema --aliases - < requests.jsonl
+
+exit status: 0 all exact or rewritten, 1 something guarded, 2 something refused
+"""
 _STYLES = {"exact": "green", "rewritten": "cyan", "guarded": "yellow", "refused": "red"}
 _STATUS = {"exact": 0, "rewritten": 0, "guarded": 1, "refused": 2}
 
@@ -52,7 +59,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m grammar.schema",
         description="Say of each JSON Schema whether a grammar can guarantee it, and why not.",
-        epilog="Exit status: 0 all exact or rewritten, 1 something guarded, 2 something refused.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "files",

@@ -13,6 +13,11 @@ import argparse
 import sys
 import time
 
+_EXAMPLES = """examples:
+  python -m kernels.bench
+  python -m kernels.bench --device cpu --batch-size 8 --shape peaked --mask free 300
+  python -m kernels.bench --op masked_logits --device cpu
+"""
 SHAPES = ("peaked", "flat")
 MASKS = ("free", "1", "300", "3000", "half")
 DTYPES = ("float32", "float16", "bfloat16")
@@ -24,6 +29,7 @@ COLUMNS = (
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Time, print, write; returns the exit status: 0, or 2 without the hardware."""
     given = sys.argv[1:] if arguments is None else arguments
     if "masked_logits" in given:
         from kernels.bench import heads
@@ -179,7 +185,12 @@ def _floor_bytes(work) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m kernels.bench", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m kernels.bench",
+        description=__doc__,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     add = parser.add_argument
     add("--op", choices=("masked_sample", "masked_logits"), default="masked_sample")
     add("--device", choices=("auto", "cpu", "cuda"), default="auto")

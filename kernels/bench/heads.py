@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
     Steps = dict[str, Callable[[], torch.Tensor]]
 
+_EXAMPLES = """examples:
+  python -m kernels.bench --op masked_logits --device cpu --repeats 7
+  python -m kernels.bench --op masked_logits --head 49152x576 --batch-size 1 --mask 300 free
+"""
 MASKS = ("1", "30", "300", "3000", "half", "free")
 HEADS = ("49152x576", "151936x896")
 DTYPES = ("float32", "float16", "bfloat16")
@@ -36,6 +40,7 @@ TOLERANCE = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 1e-2}
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Time, print, write; returns the exit status: 0, or 2 without the hardware."""
     options = parser().parse_args(arguments)
     import torch
 
@@ -180,8 +185,12 @@ def head_shape(text: str) -> tuple[int, int]:
 
 
 def parser() -> argparse.ArgumentParser:
+    """The options of the command."""
     made = argparse.ArgumentParser(
-        prog="python -m kernels.bench --op masked_logits", description=__doc__
+        prog="python -m kernels.bench --op masked_logits",
+        description=__doc__,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = made.add_argument
     add("--op", choices=("masked_logits",), default="masked_logits")

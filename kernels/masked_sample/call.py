@@ -118,6 +118,7 @@ class Parameters(NamedTuple):
 
     @classmethod
     def of(cls, call: Call) -> "Parameters":
+        """Those of all rows of a call."""
         rows = call.logits.shape[0]
         shape = (call.temperature, call.top_k, call.top_p, call.min_p)
         vary = any(isinstance(value, torch.Tensor) for value in shape)

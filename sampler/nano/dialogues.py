@@ -192,6 +192,7 @@ class Convention:
 
 
 def as_trained(tool: Tool) -> Convention:
+    """A tool as the model was trained on it."""
     return Convention(tool, tool.name, {}, "", "", ())
 
 

@@ -33,9 +33,11 @@ class Text:
     pool: str
 
     def schema(self) -> dict[str, Any]:
+        """JSON Schema of the values."""
         return {"type": "string"}
 
     def draw(self, rng: Random, held_out: bool) -> tuple[Any, str]:
+        """A value and the words for it, from the held-out share of a pool or from the rest."""
         # Bounded: a pool of a dozen words may have none that is held out.
         for _ in range(512):
             parts = tuple(rng.choice(pool) for pool in POOLS[self.pool])

@@ -26,6 +26,16 @@ from sampler.nano.slots import (
 
 @dataclass(frozen=True)
 class Tool:
+    """A tool that the model knows, and how people ask for it.
+
+    Attributes:
+        name, description: as trained.
+        other_name, other_keys: under somebody else's conventions.
+        slots: parameter to the values it takes, in the order of the schema.
+        required: parameters that a call must have.
+        phrases: requests, with slots in braces and what may be left out in brackets.
+    """
+
     name: str
     other_name: str
     description: str

@@ -15,6 +15,11 @@ import time
 from pathlib import Path
 from random import Random
 
+_EXAMPLES = """examples:
+  OMP_WAIT_POLICY=PASSIVE python -m sampler.nano.train
+  python -m sampler.nano.train --output runs/short --steps 200 --save-every 50
+  python -m sampler.nano.train --export sampler/nano/weights
+"""
 WEIGHTS = Path(__file__).parent / "weights"
 VOCAB_SIZE = 2048
 _DECAY = 1 / 3
@@ -23,10 +28,12 @@ _POOL = 8  # batches drawn together and sorted by length, so that little is padd
 
 
 def build_parser() -> argparse.ArgumentParser:
+    """The options of the command."""
     parser = argparse.ArgumentParser(
         prog="python -m sampler.nano.train",
         description="Train the model that ships with masked-sampling, on one core in about 90 min.",
-        epilog="Example: OMP_WAIT_POLICY=PASSIVE python -m sampler.nano.train --output runs/nano",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--output", type=Path, default=Path("runs/nano"), help="checkpoint folder")
     parser.add_argument("--export", type=Path, help="write the finished model's files here")
@@ -205,6 +212,7 @@ def held_out_loss(model, batches: Batches, change: bool) -> float:
 
 
 def train(args: argparse.Namespace) -> None:
+    """Train, or go on with what --output holds, and export if asked to."""
     import torch
 
     from sampler.nano.looking import Looking
@@ -315,6 +323,7 @@ def export(model, tokenizer, args: argparse.Namespace, folder: Path) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Train; returns the exit code: 0, or 130 (Ctrl-C)."""
     parser = build_parser()
     args = parser.parse_args(argv)
     for name in ("steps", "batch_size", "threads", "save_every"):
