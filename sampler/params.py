@@ -27,6 +27,7 @@ class SamplingParams:
         stop: texts that end the completion; the text is cut before the first of them.
         top_logprobs: how many of the most likely tokens to report at each position, at most 20; 0
             reports none.
+        finish_in_budget: where a grammar allows it, steer to an end within `max_tokens`.
 
     Raises:
         ValueError: a value out of range, with the argument's name.
@@ -41,8 +42,11 @@ class SamplingParams:
     max_tokens: int = 256
     stop: tuple[str, ...] = ()
     top_logprobs: int = 0
+    finish_in_budget: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.finish_in_budget, bool):
+            raise TypeError(f"finish_in_budget must be a bool, got {self.finish_in_budget!r}")
         for name in ("temperature", "top_p", "min_p"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float):
@@ -158,6 +162,7 @@ class Completion:
             is then the last attempt, finish_reason is how that ended, and this says which call is
             not valid and where.
         retries: how often the guard had the rest of the text decoded again.
+        hurried: tokens that `finish_in_budget` drew anew, to end within the budget.
         redone: tokens that it threw away, stop tokens included.
         guard_failures: what it objected to, in the order of the attempts. Those of the last
             attempt have `stream` equal to `retries`; without such, the text is valid.
@@ -179,6 +184,7 @@ class Completion:
     top_logprobs: tuple[Mapping[int, float], ...] = ()
     error: str | None = None
     retries: int = 0
+    hurried: int = 0
     redone: int = 0
     guard_failures: tuple[GuardFailure, ...] = ()
     interventions: tuple[Intervention, ...] = ()
