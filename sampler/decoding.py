@@ -28,9 +28,11 @@ from grammar.matcher import MatcherBatch
 from grammar.tokenizer import token_bytes
 from kernels.masked_sample import masked_sample
 from sampler.batch import CachedBatch
+from sampler.columns import Columns
 from sampler.forced import step_width
 from sampler.head import Head, to_device
-from sampler.params import Completion, Request
+from sampler.params import Completion, Live, Request
+from sampler.penalties import penalised
 from sampler.row import Row
 from sampler.trace import Trace
 
@@ -154,6 +156,7 @@ class Decoder:
         self._waiting: deque[Row] = deque()
         self._rows: list[Row] = []
         self._states: torch.Tensor | None = None
+        self._columns = Columns()
 
     @property
     def busy(self) -> bool:
@@ -169,6 +172,38 @@ class Decoder:
         _check(request, name, self.head.vocab_size, self.stops)
         self._waiting.append(Row(request, self.stops, self.tokenizer, self.trace))
 
+    @torch.inference_mode()
+    def cancel(self, key: Any) -> bool:
+        """Drop the requests of this key, waiting or running, with what they hold; between steps.
+
+        The others go on as they would have: their tokens do not depend on who was beside them.
+
+        Returns:
+            Whether there was one.
+        """
+        waiting = [row for row in self._waiting if row.request.key != key]
+        running = [row for row in self._rows if row.request.key != key]
+        found = len(waiting) + len(running) < len(self._waiting) + len(self._rows)
+        self._waiting = deque(waiting)
+        if len(running) == len(self._rows):
+            return found
+        try:
+            self._keep([i for i, row in enumerate(self._rows) if row.request.key != key])
+            return found
+        except (RuntimeError, MemoryError) as error:
+            trouble = _memory_trouble(error)
+        self._rows = running
+        self._shrink(trouble)
+        return found
+
+    def live(self) -> Iterator[Live]:
+        """What the running requests have so far, without copies; between steps.
+
+        A request that waits is not among them, though it may have run before: where its guard has
+        it decoded again, or memory ran out.
+        """
+        return (row.live() for row in self._rows)
+
     def step(self) -> list[Completion]:
         """Give every row its next token, if the model has read all before it.
 
@@ -181,9 +216,7 @@ class Decoder:
         try:
             return self._step()
         except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            trouble = str(error).strip().partition("\n")[0]
+            trouble = _memory_trouble(error)
         return self._shrink(trouble)
 
     @torch.inference_mode()
@@ -275,20 +308,12 @@ class Decoder:
             masked = (mask, skipping) if skips else ()
             logits = self.head.logits(states, *masked, reproducible=self.trace)
         with self.counts.timed("sampling"):
-            params = [row.request.params for row in rows]
-            arguments = {
-                "temperature": torch.tensor([row.temperature for row in rows], dtype=torch.float32),
-                "top_k": torch.tensor([p.top_k for p in params], dtype=torch.int32),
-                "top_p": torch.tensor([p.top_p for p in params], dtype=torch.float32),
-                "min_p": torch.tensor([p.min_p for p in params], dtype=torch.float32),
-                "seed": torch.tensor([p.seed for p in params], dtype=torch.int64),
-                "position": torch.tensor([row.position for row in rows], dtype=torch.int32),
-                "stream": torch.tensor([row.retries for row in rows], dtype=torch.int32),
-            }
             # No copy waits for the device; the sample's ids are what is waited for.
-            arguments = {name: to_device(value, device) for name, value in arguments.items()}
+            position = torch.tensor([row.position for row in rows], dtype=torch.int32)
+            arguments = {**self._columns.of(rows, device), "position": to_device(position, device)}
+            drawn_from = penalised(logits, [row.penalties for row in rows])
             sample = masked_sample(
-                logits,
+                drawn_from,
                 mask,
                 constrained=constrained,
                 return_stats=self.trace,
@@ -298,7 +323,7 @@ class Decoder:
             if self.trace:
                 Trace.record(
                     [row.trace for row in rows],
-                    logits,
+                    drawn_from,
                     mask,
                     constrained,
                     sample,
@@ -328,10 +353,14 @@ class Decoder:
         done = [row for row in self._rows if row.finish_reason]
         if done:
             keep = [i for i, row in enumerate(self._rows) if not row.finish_reason]
-            self.batch.keep(keep)
-            self.matchers.keep(keep)
-            self._rows = [self._rows[i] for i in keep]
+            self._keep(keep)
         return self._completions(done)
+
+    def _keep(self, keep: list[int]) -> None:
+        """Drop all rows but these."""
+        self.batch.keep(keep)
+        self.matchers.keep(keep)
+        self._rows = [self._rows[i] for i in keep]
 
     def _completions(self, done: list[Row]) -> list[Completion]:
         """Of rows that have ended; those whose guard objects go on first, with what they keep."""
@@ -354,6 +383,13 @@ def top_logprobs(logits: torch.Tensor, request: Request, token: int) -> dict[int
     return top if token in top else top | {token: float(logprobs[token])}
 
 
+def _memory_trouble(error: BaseException) -> str:
+    """What an error says, in a line, if it is that memory ran out; any other is raised again."""
+    if not is_out_of_memory(error):
+        raise error
+    return str(error).strip().partition("\n")[0]
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether memory ran out, on a GPU or on the CPU (torch raises a bare RuntimeError there)."""
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
@@ -366,6 +402,12 @@ def _check(request: Request, name: str, width: int, stops: frozenset[int]) -> No
         raise ValueError(
             f"prompt of {name} has ids outside [0, {width:,}), the width of the model's logits;"
             " tokenize it with the model's own tokenizer"
+        )
+    outside = [token for token in request.params.logit_bias if not 0 <= token < width]
+    if outside:
+        raise ValueError(
+            f"logit_bias of {name} names token {outside[0]:,}, outside [0, {width:,}), the width of"
+            " the model's logits; take ids of the model's own tokenizer"
         )
     if request.grammar is None:
         return
