@@ -15,10 +15,10 @@ from __future__ import annotations
 import time
 import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from typing import Any
 
@@ -26,8 +26,9 @@ import torch
 
 from grammar.matcher import MatcherBatch
 from grammar.tokenizer import token_bytes
-from kernels.masked_sample import masked_sample
+from kernels.masked_sample import Sample, masked_sample
 from sampler.batch import CachedBatch
+from sampler.budget import Budget
 from sampler.columns import Columns
 from sampler.forced import step_width
 from sampler.head import Head, to_device
@@ -80,6 +81,8 @@ class Counts:
     Attributes:
         steps: calls of `Decoder.step` that sampled.
         sampled, forced: tokens that were drawn, and that the grammar left no choice about.
+        hurried: of those drawn, how many anew, to end within the budget.
+        lost: rows that were to end within it, and at some time had no way known that fits.
         seconds: spent in "prompt" (the body, over prompts of rows that join), "forward" (the body,
             over what rows append), "head", "sampling" and "grammar". On a GPU these are the times
             it takes to launch the work, all but the last wait, in "sampling".
@@ -88,6 +91,8 @@ class Counts:
     steps: int = 0
     sampled: int = 0
     forced: int = 0
+    hurried: int = 0
+    lost: int = 0
     seconds: dict[str, float] = field(
         default_factory=lambda: dict.fromkeys(
             ("prompt", "forward", "head", "sampling", "grammar"), 0.0
@@ -157,6 +162,7 @@ class Decoder:
         self._rows: list[Row] = []
         self._states: torch.Tensor | None = None
         self._columns = Columns()
+        self._budget = Budget(lambda: self._token_bytes)
 
     @property
     def busy(self) -> bool:
@@ -312,14 +318,9 @@ class Decoder:
             position = torch.tensor([row.position for row in rows], dtype=torch.int32)
             arguments = {**self._columns.of(rows, device), "position": to_device(position, device)}
             drawn_from = penalised(logits, [row.penalties for row in rows])
-            sample = masked_sample(
-                drawn_from,
-                mask,
-                constrained=constrained,
-                return_stats=self.trace,
-                impl=self.impl,
-                **arguments,
-            )
+            draw = partial(masked_sample, return_stats=self.trace, impl=self.impl)
+            sample = draw(drawn_from, mask, constrained=constrained, **arguments)
+            sample, mask = self._in_budget(ready, sample, mask, draw, drawn_from, arguments)
             if self.trace:
                 Trace.record(
                     [row.trace for row in rows],
@@ -335,6 +336,32 @@ class Decoder:
                 if row.request.params.top_logprobs:
                     row.top_logprobs.append(top_logprobs(logits[n], row.request, drawn[n][0]))
             return drawn
+
+    def _in_budget(
+        self,
+        ready: list[int],
+        sample: Sample,
+        mask: torch.Tensor,
+        draw: Callable[..., Sample],
+        logits: torch.Tensor,
+        arguments: dict[str, torch.Tensor],
+    ) -> tuple[Sample, torch.Tensor]:
+        """The sample and its mask; rows that would not end within their budgets are drawn anew."""
+
+        def redraw(chosen: list[int], masks: torch.Tensor) -> Sample:
+            index = to_device(torch.tensor(chosen), logits.device)
+            own = {name: column[index] for name, column in arguments.items()}
+            return draw(logits[index], to_device(masks, logits.device), **own)
+
+        rows = [self._rows[i] for i in ready]
+        settled, masks = self._budget.settle(rows, ready, self.matchers, sample, redraw)
+        self.counts.hurried += len(masks)
+        self.counts.lost = self._budget.lost
+        if masks:
+            mask = mask.clone()
+            for n, anew in masks.items():
+                mask[n] = to_device(anew, mask.device)
+        return settled, mask
 
     def _take(self, i: int, token: int, logprob: float, status: int) -> None:
         """Row `i` takes a draw, and the tokens that it then has no choice about."""

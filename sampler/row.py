@@ -26,6 +26,7 @@ class Row:
         unread: tokens that the model has not been fed yet.
         retries: how often the guard has had it decoded again; the stream of its noise.
         penalties: what is done to its logits, or None.
+        hurried: positions that were drawn anew, to end within the budget (`sampler.budget`).
         finish_reason: None while it runs.
     """
 
@@ -37,6 +38,7 @@ class Row:
         self.top_logprobs: list[dict[int, float]] = []
         self.position = self.retries = self.redone = 0
         self.forced: list[int] = []
+        self.hurried: list[int] = []
         self.failures: list[GuardFailure] = []
         self.finish_reason: str | None = None
         self.stop: int | str | None = None
@@ -128,6 +130,7 @@ class Row:
         for column in (self.token_ids, self.logprobs, self.top_logprobs):
             del column[position:]
         self.forced = [at for at in self.forced if at < position]
+        self.hurried = [at for at in self.hurried if at < position]
         self.finish_reason = self.stop = self.text = None
         if self.trace:
             self.trace.cut(position)
@@ -198,5 +201,6 @@ class Row:
             retries=self.retries,
             redone=self.redone,
             guard_failures=tuple(self.failures),
+            hurried=len(self.hurried),
             **traced,
         )
