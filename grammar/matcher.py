@@ -188,6 +188,13 @@ class MatcherBatch:
         """
         return self._matchers[row].find_jump_forward_string() if self._live[row] else ""
 
+    def matcher(self, row: int) -> xgrammar.GrammarMatcher | None:
+        """The matcher of a row, to look ahead with (``grammar.finish``); None if free.
+
+        What is accepted on it must be taken back on it: the row does not know of it.
+        """
+        return self._matchers[row]
+
     def density(self) -> torch.Tensor:
         """Share of the vocabulary that each row's mask allows, float64 ``[B]``; 1 where free."""
         share = torch.ones(len(self), dtype=torch.float64)

@@ -15,10 +15,10 @@ from __future__ import annotations
 import time
 import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from typing import Any
 
@@ -26,11 +26,14 @@ import torch
 
 from grammar.matcher import MatcherBatch
 from grammar.tokenizer import token_bytes
-from kernels.masked_sample import masked_sample
+from kernels.masked_sample import Sample, masked_sample
 from sampler.batch import CachedBatch
+from sampler.budget import Budget
+from sampler.columns import Columns
 from sampler.forced import step_width
 from sampler.head import Head, to_device
-from sampler.params import Completion, Request
+from sampler.params import Completion, Live, Request
+from sampler.penalties import penalised
 from sampler.row import Row
 from sampler.trace import Trace
 
@@ -78,6 +81,8 @@ class Counts:
     Attributes:
         steps: calls of `Decoder.step` that sampled.
         sampled, forced: tokens that were drawn, and that the grammar left no choice about.
+        hurried: of those drawn, how many anew, to end within the budget.
+        lost: rows that were to end within it, and at some time had no way known that fits.
         seconds: spent in "prompt" (the body, over prompts of rows that join), "forward" (the body,
             over what rows append), "head", "sampling" and "grammar". On a GPU these are the times
             it takes to launch the work, all but the last wait, in "sampling".
@@ -86,6 +91,8 @@ class Counts:
     steps: int = 0
     sampled: int = 0
     forced: int = 0
+    hurried: int = 0
+    lost: int = 0
     seconds: dict[str, float] = field(
         default_factory=lambda: dict.fromkeys(
             ("prompt", "forward", "head", "sampling", "grammar"), 0.0
@@ -155,6 +162,8 @@ class Decoder:
         self._waiting: deque[Row] = deque()
         self._rows: list[Row] = []
         self._states: torch.Tensor | None = None
+        self._columns = Columns()
+        self._budget = Budget(lambda: self._token_bytes)
 
     @property
     def busy(self) -> bool:
@@ -170,6 +179,38 @@ class Decoder:
         _check(request, name, self.head.vocab_size, self.stops)
         self._waiting.append(Row(request, self.stops, self.tokenizer, self.trace))
 
+    @torch.inference_mode()
+    def cancel(self, key: Any) -> bool:
+        """Drop the requests of this key, waiting or running, with what they hold; between steps.
+
+        The others go on as they would have: their tokens do not depend on who was beside them.
+
+        Returns:
+            Whether there was one.
+        """
+        waiting = [row for row in self._waiting if row.request.key != key]
+        running = [row for row in self._rows if row.request.key != key]
+        found = len(waiting) + len(running) < len(self._waiting) + len(self._rows)
+        self._waiting = deque(waiting)
+        if len(running) == len(self._rows):
+            return found
+        try:
+            self._keep([i for i, row in enumerate(self._rows) if row.request.key != key])
+            return found
+        except (RuntimeError, MemoryError) as error:
+            trouble = _memory_trouble(error)
+        self._rows = running
+        self._shrink(trouble)
+        return found
+
+    def live(self) -> Iterator[Live]:
+        """What the running requests have so far, without copies; between steps.
+
+        A request that waits is not among them, though it may have run before: where its guard has
+        it decoded again, or memory ran out.
+        """
+        return (row.live() for row in self._rows)
+
     def step(self) -> list[Completion]:
         """Give every row its next token, if the model has read all before it.
 
@@ -182,9 +223,7 @@ class Decoder:
         try:
             return self._step()
         except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            trouble = str(error).strip().partition("\n")[0]
+            trouble = _memory_trouble(error)
         return self._shrink(trouble)
 
     @torch.inference_mode()
@@ -276,30 +315,17 @@ class Decoder:
             masked = (mask, skipping) if skips else ()
             logits = self.head.logits(states, *masked, reproducible=self.trace)
         with self.counts.timed("sampling"):
-            params = [row.request.params for row in rows]
-            arguments = {
-                "temperature": torch.tensor([row.temperature for row in rows], dtype=torch.float32),
-                "top_k": torch.tensor([p.top_k for p in params], dtype=torch.int32),
-                "top_p": torch.tensor([p.top_p for p in params], dtype=torch.float32),
-                "min_p": torch.tensor([p.min_p for p in params], dtype=torch.float32),
-                "seed": torch.tensor([p.seed for p in params], dtype=torch.int64),
-                "position": torch.tensor([row.position for row in rows], dtype=torch.int32),
-                "stream": torch.tensor([row.retries for row in rows], dtype=torch.int32),
-            }
             # No copy waits for the device; the sample's ids are what is waited for.
-            arguments = {name: to_device(value, device) for name, value in arguments.items()}
-            sample = masked_sample(
-                logits,
-                mask,
-                constrained=constrained,
-                return_stats=self.trace,
-                impl=self.impl,
-                **arguments,
-            )
+            position = torch.tensor([row.position for row in rows], dtype=torch.int32)
+            arguments = {**self._columns.of(rows, device), "position": to_device(position, device)}
+            drawn_from = penalised(logits, [row.penalties for row in rows])
+            draw = partial(masked_sample, return_stats=self.trace, impl=self.impl)
+            sample = draw(drawn_from, mask, constrained=constrained, **arguments)
+            sample, mask = self._in_budget(ready, sample, mask, draw, drawn_from, arguments)
             if self.trace:
                 Trace.record(
                     [row.trace for row in rows],
-                    logits,
+                    drawn_from,
                     mask,
                     constrained,
                     sample,
@@ -311,6 +337,32 @@ class Decoder:
                 if row.request.params.top_logprobs:
                     row.top_logprobs.append(top_logprobs(logits[n], row.request, drawn[n][0]))
             return drawn
+
+    def _in_budget(
+        self,
+        ready: list[int],
+        sample: Sample,
+        mask: torch.Tensor,
+        draw: Callable[..., Sample],
+        logits: torch.Tensor,
+        arguments: dict[str, torch.Tensor],
+    ) -> tuple[Sample, torch.Tensor]:
+        """The sample and its mask; rows that would not end within their budgets are drawn anew."""
+
+        def redraw(chosen: list[int], masks: torch.Tensor) -> Sample:
+            index = to_device(torch.tensor(chosen), logits.device)
+            own = {name: column[index] for name, column in arguments.items()}
+            return draw(logits[index], to_device(masks, logits.device), **own)
+
+        rows = [self._rows[i] for i in ready]
+        settled, masks = self._budget.settle(rows, ready, self.matchers, sample, redraw)
+        self.counts.hurried += len(masks)
+        self.counts.lost = self._budget.lost
+        if masks:
+            mask = mask.clone()
+            for n, anew in masks.items():
+                mask[n] = to_device(anew, mask.device)
+        return settled, mask
 
     def _take(self, i: int, token: int, logprob: float, status: int) -> None:
         """Row `i` takes a draw, and the tokens that it then has no choice about."""
@@ -329,10 +381,14 @@ class Decoder:
         done = [row for row in self._rows if row.finish_reason]
         if done:
             keep = [i for i, row in enumerate(self._rows) if not row.finish_reason]
-            self.batch.keep(keep)
-            self.matchers.keep(keep)
-            self._rows = [self._rows[i] for i in keep]
+            self._keep(keep)
         return self._completions(done)
+
+    def _keep(self, keep: list[int]) -> None:
+        """Drop all rows but these."""
+        self.batch.keep(keep)
+        self.matchers.keep(keep)
+        self._rows = [self._rows[i] for i in keep]
 
     def _completions(self, done: list[Row]) -> list[Completion]:
         """Of rows that have ended; those whose guard objects go on first, with what they keep."""
@@ -355,6 +411,13 @@ def top_logprobs(logits: torch.Tensor, request: Request, token: int) -> dict[int
     return top if token in top else top | {token: float(logprobs[token])}
 
 
+def _memory_trouble(error: BaseException) -> str:
+    """What an error says, in a line, if it is that memory ran out; any other is raised again."""
+    if not is_out_of_memory(error):
+        raise error
+    return str(error).strip().partition("\n")[0]
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether memory ran out, on a GPU or on the CPU (torch raises a bare RuntimeError there)."""
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
@@ -367,6 +430,12 @@ def _check(request: Request, name: str, width: int, stops: frozenset[int]) -> No
         raise ValueError(
             f"prompt of {name} has ids outside [0, {width:,}), the width of the model's logits;"
             " tokenize it with the model's own tokenizer"
+        )
+    outside = [token for token in request.params.logit_bias if not 0 <= token < width]
+    if outside:
+        raise ValueError(
+            f"logit_bias of {name} names token {outside[0]:,}, outside [0, {width:,}), the width of"
+            " the model's logits; take ids of the model's own tokenizer"
         )
     if request.grammar is None:
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,6 +11,15 @@ if TYPE_CHECKING:
     from grammar.guard import Guard, GuardFailure
 
 FinishReason = Literal["stop", "length", "error"]
+
+_NUMBERS = (
+    "temperature",
+    "top_p",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+)
 
 
 @dataclass(frozen=True)
@@ -25,8 +34,15 @@ class SamplingParams:
         seed: int64. With the position and the token's id it is all that the noise depends on.
         max_tokens: most tokens to generate, at least 1; the stop token counts.
         stop: texts that end the completion; the text is cut before the first of them.
+        presence_penalty: in [-2, 2]; taken from the logit of every token that has been generated.
+        frequency_penalty: in [-2, 2]; taken from it once for each time.
+        repetition_penalty: > 0; divides positive logits of every token in the prompt or generated,
+            and multiplies negative ones. 1 is none.
+        logit_bias: token id to what is added to its logit, in [-100, 100]. See `sampler.penalties`
+            for all four. A mask is stronger: no bias allows what it forbids.
         top_logprobs: how many of the most likely tokens to report at each position, at most 20; 0
             reports none.
+        finish_in_budget: where a grammar allows it, steer to an end within `max_tokens`.
 
     Raises:
         ValueError: a value out of range, with the argument's name.
@@ -40,14 +56,24 @@ class SamplingParams:
     seed: int = 0
     max_tokens: int = 256
     stop: tuple[str, ...] = ()
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict, hash=False)
     top_logprobs: int = 0
+    finish_in_budget: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("temperature", "top_p", "min_p"):
+        if not isinstance(self.finish_in_budget, bool):
+            raise TypeError(f"finish_in_budget must be a bool, got {self.finish_in_budget!r}")
+        for name in _NUMBERS:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise TypeError(f"{name} must be a number, got {value!r}")
-            object.__setattr__(self, name, float(value))
+            try:
+                object.__setattr__(self, name, float(value))
+            except OverflowError:
+                raise ValueError(f"{name} must be a number that a float can hold") from None
         for name in ("top_k", "seed", "max_tokens", "top_logprobs"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int):
@@ -69,11 +95,39 @@ class SamplingParams:
             ("top_k", 0 <= self.top_k < 2**31, "at least 0; 0 is no cut"),
             ("seed", -(2**63) <= self.seed < 2**63, "a 64-bit integer"),
             ("max_tokens", self.max_tokens >= 1, "at least 1"),
+            ("presence_penalty", abs(self.presence_penalty) <= 2, "in [-2, 2]; 0 is none"),
+            ("frequency_penalty", abs(self.frequency_penalty) <= 2, "in [-2, 2]; 0 is none"),
+            (
+                "repetition_penalty",
+                math.isfinite(self.repetition_penalty) and self.repetition_penalty > 0,
+                "greater than 0; 1 is none",
+            ),
             ("top_logprobs", 0 <= self.top_logprobs <= 20, "in [0, 20]; 0 reports none"),
         )
         for name, good, wanted in checks:
             if not good:
                 raise ValueError(f"{name} must be {wanted}, got {getattr(self, name)!r}")
+        object.__setattr__(self, "logit_bias", _checked_bias(self.logit_bias))
+
+    @property
+    def penalised(self) -> bool:
+        """Whether logits are changed before the draw: by a penalty or a bias."""
+        neutral = (self.presence_penalty, self.frequency_penalty, self.repetition_penalty)
+        return neutral != (0.0, 0.0, 1.0) or bool(self.logit_bias)
+
+
+def _checked_bias(bias: Mapping[int, float]) -> Mapping[int, float]:
+    """A copy of `logit_bias`."""
+    if not isinstance(bias, Mapping):
+        raise TypeError(f"logit_bias must map token ids to numbers, got {bias!r}")
+    for token, value in bias.items():
+        if isinstance(token, bool) or not isinstance(token, int):
+            raise TypeError(f"logit_bias must have token ids for keys, got {token!r}")
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise TypeError(f"logit_bias[{token}] must be a number, got {value!r}")
+        if not -100 <= value <= 100:
+            raise ValueError(f"logit_bias[{token}] must be in [-100, 100], got {value!r}")
+    return {token: float(value) for token, value in bias.items()}
 
 
 @dataclass(frozen=True)
@@ -138,6 +192,28 @@ class NearTie:
 
 
 @dataclass(frozen=True)
+class Live:
+    """A request that is running, between two steps of the decoder.
+
+    The sequences are the row's own, not copies: read them before the next step and leave them as
+    they are. They grow, but for a guard that has the text decoded again: it cuts them back, and
+    `retries` says so. All three are of one length, but that `top_logprobs` is empty where none
+    were asked for.
+
+    Attributes:
+        key: the request's.
+        token_ids: what has been generated and kept so far; a stop token never shows.
+        logprobs, top_logprobs, retries: as those of a `Completion`.
+    """
+
+    key: Any
+    token_ids: Sequence[int]
+    logprobs: Sequence[float]
+    top_logprobs: Sequence[Mapping[int, float]]
+    retries: int
+
+
+@dataclass(frozen=True)
 class Completion:
     """What became of one request.
 
@@ -161,6 +237,7 @@ class Completion:
         redone: tokens that it threw away, stop tokens included.
         guard_failures: what it objected to, in the order of the attempts. Those of the last
             attempt have `stream` equal to `retries`; without such, the text is valid.
+        hurried: tokens that `finish_in_budget` drew anew, to end within the budget.
         interventions: where the grammar changed the draw (empty unless traced).
         near_ties: draws decided by less than the tie margin (empty unless traced).
         log_removed: nats, one a step, -inf where nothing was forbidden (empty unless traced).
@@ -181,6 +258,7 @@ class Completion:
     retries: int = 0
     redone: int = 0
     guard_failures: tuple[GuardFailure, ...] = ()
+    hurried: int = 0
     interventions: tuple[Intervention, ...] = ()
     near_ties: tuple[NearTie, ...] = ()
     log_removed: tuple[float, ...] = ()

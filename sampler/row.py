@@ -10,7 +10,8 @@ from grammar.guard import GuardFailure
 from grammar.matcher import MatcherBatch
 from kernels import checks
 from kernels.masked_sample import Status
-from sampler.params import Completion, Request
+from sampler.params import Completion, Live, Request
+from sampler.penalties import Penalties
 from sampler.trace import Trace
 
 RETRY_TEMPERATURE = 1.0
@@ -24,6 +25,8 @@ class Row:
         position: tokens drawn or forced, the stop token included; the noise depends on it.
         unread: tokens that the model has not been fed yet.
         retries: how often the guard has had it decoded again; the stream of its noise.
+        penalties: what is done to its logits, or None.
+        hurried: positions that were drawn anew, to end within the budget (`sampler.budget`).
         finish_reason: None while it runs.
     """
 
@@ -35,12 +38,15 @@ class Row:
         self.top_logprobs: list[dict[int, float]] = []
         self.position = self.retries = self.redone = 0
         self.forced: list[int] = []
+        self.hurried: list[int] = []
         self.failures: list[GuardFailure] = []
         self.finish_reason: str | None = None
         self.stop: int | str | None = None
         self.error: str | None = None
         self.text: str | None = None
         self.trace = Trace() if trace else None
+        params = request.params
+        self.penalties = Penalties(params, request.prompt) if params.penalised else None
         self.began: float | None = None
 
     @property
@@ -119,9 +125,12 @@ class Row:
     def cut(self, position: int) -> None:
         """Go on from there, and forget what came after."""
         self.position = position
+        if self.penalties:
+            self.penalties.take_back(self.token_ids[position:])
         for column in (self.token_ids, self.logprobs, self.top_logprobs):
             del column[position:]
         self.forced = [at for at in self.forced if at < position]
+        self.hurried = [at for at in self.hurried if at < position]
         self.finish_reason = self.stop = self.text = None
         if self.trace:
             self.trace.cut(position)
@@ -132,6 +141,8 @@ class Row:
             self._end("stop", stop=token)
             return
         self.token_ids.append(token)
+        if self.penalties:
+            self.penalties.add(token)
         self.unread.append(token)
         self.logprobs.append(logprob)
         if self.request.params.stop and self._reached_stop_text():
@@ -167,6 +178,11 @@ class Row:
             self.token_ids, skip_special_tokens=False, clean_up_tokenization_spaces=False
         )
 
+    def live(self) -> Live:
+        return Live(
+            self.request.key, self.token_ids, self.logprobs, self.top_logprobs, self.retries
+        )
+
     def completion(self) -> Completion:
         """What has become of the request."""
         traced = self.trace.result() if self.trace else {}
@@ -186,5 +202,6 @@ class Row:
             retries=self.retries,
             redone=self.redone,
             guard_failures=tuple(self.failures),
+            hurried=len(self.hurried),
             **traced,
         )
