@@ -27,6 +27,11 @@ def loaded():
     return load("nano")
 
 
+@pytest.fixture(scope="module")
+def declared(loaded):
+    return Chat(loaded, scope="always", schema_mode="declared")
+
+
 def with_template(loaded, template):
     tokenizer = load("nano").tokenizer
     tokenizer.chat_template = template
