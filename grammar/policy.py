@@ -21,7 +21,7 @@ Schema modes, the schema that a tool's arguments are held to:
 | strict   | its own          | its own | its own           |
 
 A ``response_format`` of type json_schema or json_object makes the answer JSON, and vLLM's
-``structured_outputs`` what it says (see ``grammar.structured_outputs``). Beside tools, auto becomes:
+``structured_outputs`` what it says (see ``grammar.structured_outputs``). Beside tools, auto becomes
 that answer or calls, and nothing else; required and named leave no room for an answer.
 
 Schemas go through ``grammar.schema.prepare``: what cannot be guaranteed is refused here, by name.
@@ -192,8 +192,8 @@ def _must_give_way(field: str, choice: str) -> None:
     """A ``response_format`` is for the turn that answers; what else constrains is for this one."""
     if field != "response_format":
         raise ValueError(
-            f"{field} leaves no room for the calls that tool_choice {choice!r} asks for; drop one of"
-            " them, or say tool_choice 'auto'"
+            f"{field} leaves no room for the calls that tool_choice {choice!r} asks for; drop"
+            " one of them, or say tool_choice 'auto'"
         )
 
 

@@ -90,6 +90,5 @@ def _class(ranges: charset.Ranges) -> str:
 def _code(code: int) -> str:
     if code < 128 and chr(code).isalnum():
         return chr(code)
-    if code <= 0xFF:
-        return f"\\x{code:02x}"
+    # Of \x xgrammar reads every hexadecimal digit that follows.
     return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"

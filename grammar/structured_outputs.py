@@ -40,12 +40,6 @@ from xgrammar.structural_tag import (
 from grammar.regex_text import grammar_of
 from grammar.schema import Options, Prepared, prepare, require
 
-_KINDS = ("json", "json_object", "regex", "grammar", "choice", "structural_tag")
-_GUIDED = ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
-
-FIELDS = ("response_format", "structured_outputs", *_GUIDED)
-"""The fields of a request that are read here."""
-
 _ANY_OBJECT = {"type": "object"}
 
 
@@ -81,14 +75,9 @@ def read_answer(
         ValueError: more than one constraint, or one that cannot be meant; with the field.
         SchemaError: a schema that cannot be guaranteed.
     """
-    how = functools.partial(_Reading, max_whitespace_cnt=max_whitespace_cnt, aliases=aliases)
     given = [
-        how(field).response_format(request_body[field])
-        if field == "response_format"
-        else _structured(field, request_body[field], how)
-        if field == "structured_outputs"
-        else getattr(how(field), field.removeprefix("guided_"))(request_body[field])
-        for field in FIELDS
+        read(_Reading(field, max_whitespace_cnt, aliases), request_body[field])
+        for field, read in _FIELDS.items()
         if request_body.get(field) is not None
     ]
     given = [answer for answer in given if answer is not None]
@@ -97,24 +86,6 @@ def read_answer(
             f"{given[0].field} and {given[1].field} both constrain the answer; give one of them"
         )
     return given[0] if given else None
-
-
-def _structured(field: str, value: Any, how: Any) -> Answer:
-    if not isinstance(value, Mapping):
-        raise ValueError(f"{field} must be an object with one of {_listed()}; got {short(value)}")
-    kinds = [kind for kind in value if value[kind] is not None and value[kind] is not False]
-    unknown = [kind for kind in kinds if kind not in _KINDS]
-    if unknown:
-        raise ValueError(f"{field}.{unknown[0]} is not supported; {field} has one of {_listed()}")
-    if len(kinds) != 1:
-        got = " and ".join(kinds) if kinds else "none"
-        raise ValueError(f"{field} must have exactly one of {_listed()}; got {got}")
-    (kind,) = kinds
-    return getattr(how(f"{field}.{kind}"), kind)(value[kind])
-
-
-def _listed() -> str:
-    return f"{', '.join(_KINDS[:-1])} or {_KINDS[-1]}"
 
 
 @dataclass(frozen=True)
@@ -146,6 +117,22 @@ class _Reading:
             )
         return self._schema(inner["schema"], "response_format.json_schema.schema")
 
+    def structured_outputs(self, value: Any) -> Answer:
+        one_of = ", ".join(_KINDS)
+        if not isinstance(value, Mapping):
+            raise ValueError(
+                f"{self.field} must be an object with one of {one_of}; got {short(value)}"
+            )
+        kinds = [kind for kind in value if value[kind] is not None and value[kind] is not False]
+        for kind in kinds:
+            if kind not in _KINDS:
+                raise ValueError(f"{self.field}.{kind} is not supported; it takes one of {one_of}")
+        if len(kinds) != 1:
+            got = " and ".join(kinds) or "none"
+            raise ValueError(f"{self.field} must have exactly one of {one_of}; got {got}")
+        (kind,) = kinds
+        return _KINDS[kind](replace(self, field=f"{self.field}.{kind}"), value[kind])
+
     def json(self, value: Any) -> Answer:
         if isinstance(value, str):
             value = self._loaded(value)
@@ -161,7 +148,7 @@ class _Reading:
         return self._schema(_ANY_OBJECT)
 
     def regex(self, value: Any) -> Answer:
-        pattern = self._text(value, "a regular expression")
+        pattern = self._text(value, "a regular expression, as a string")
         try:
             grammar = grammar_of(pattern)
         except ValueError as error:
@@ -169,19 +156,22 @@ class _Reading:
         return Answer(self.field, GrammarFormat(grammar=grammar))
 
     def grammar(self, value: Any) -> Answer:
-        grammar = self._text(value, "a grammar, EBNF or Lark")
+        grammar = self._text(value, "a grammar in EBNF or Lark, as a string")
+        if not grammar.strip():
+            raise ValueError(f"{self.field} must be a grammar in EBNF or Lark; it is empty")
         syntax = "ebnf" if "::=" in grammar else "lark"
         return Answer(self.field, GrammarFormat(grammar=grammar, syntax=syntax))
 
     def choice(self, value: Any) -> Answer:
-        good = isinstance(value, list | tuple) and value and all(isinstance(t, str) for t in value)
-        if not good:
+        if not isinstance(value, list | tuple) or not value:
             raise ValueError(
                 f"{self.field} must be a list of at least one string; got {short(value)}"
             )
-        options = [
-            ConstStringFormat(value=self._text(text, "texts")) for text in dict.fromkeys(value)
+        texts = [
+            replace(self, field=f"{self.field}[{i}]")._text(text, "a string")
+            for i, text in enumerate(value)
         ]
+        options = [ConstStringFormat(value=text) for text in dict.fromkeys(texts)]
         return Answer(self.field, options[0] if len(options) == 1 else OrFormat(elements=options))
 
     def structural_tag(self, value: Any) -> Answer:
@@ -203,7 +193,9 @@ class _Reading:
             raise ValueError(f"{where}: {error['msg']}; got {short(error['input'])}") from None
         for path in _unknown(value, tag.model_dump()):
             raise ValueError(f"{self._path(path)} is not a field of xgrammar's structural tags")
-        warnings = [w for path, node in _nodes(tag.format, ("format",)) for w in self._sound(path, node)]
+        warnings = [
+            w for path, node in _nodes(tag.format, ("format",)) for w in self._sound(path, node)
+        ]
         return Answer(self.field, tag.format, whole=True, warnings=tuple(warnings))
 
     def _schema(self, schema: Any, where: str | None = None) -> Answer:
@@ -256,7 +248,8 @@ class _Reading:
         )
         where = f"{self._path(path)}.json_schema"
         found = require(
-            prepared_schema(self._dumped(node.json_schema, where), options), f"the schema at {where}"
+            prepared_schema(self._dumped(node.json_schema, where), options),
+            f"the schema at {where}",
         )
         node.json_schema = found.schema
         if isinstance(node, JSONSchemaFormat) and node.max_whitespace_cnt is None:
@@ -269,8 +262,8 @@ class _Reading:
         return self.field + "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in path)
 
     def _text(self, value: Any, what: str) -> str:
-        if not isinstance(value, str) or not (value or what == "texts"):
-            raise ValueError(f"{self.field} must be {what}, as a string; got {short(value)}")
+        if not isinstance(value, str):
+            raise ValueError(f"{self.field} must be {what}; got {short(value)}")
         try:
             value.encode()
         except UnicodeEncodeError:
@@ -292,6 +285,23 @@ class _Reading:
         except (TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"{where or self.field} must be JSON; {error}") from None
         return text
+
+
+_KINDS = {
+    "json": _Reading.json,
+    "json_object": _Reading.json_object,
+    "regex": _Reading.regex,
+    "grammar": _Reading.grammar,
+    "choice": _Reading.choice,
+    "structural_tag": _Reading.structural_tag,
+}
+_FIELDS = {
+    "response_format": _Reading.response_format,
+    "structured_outputs": _Reading.structured_outputs,
+    **{f"guided_{kind}": _KINDS[kind] for kind in ("json", "regex", "choice", "grammar")},
+}
+FIELDS = tuple(_FIELDS)
+"""The fields of a request that are read here."""
 
 
 def tightest(schema: str, options: Options, max_whitespace_cnt: int) -> Prepared:

@@ -51,7 +51,7 @@ class RoomyLayer(DynamicLayer):
         self._room = None
 
     def select(self, rows: torch.Tensor, first: int) -> None:
-        """Keep these rows, and of each the slots from `first` on: copied once, with room to grow."""
+        """Keep these rows, and of each the slots from `first` on: one copy, with room to grow."""
         slots = self.keys.shape[-2] - first
         self._room = tuple(_roomy(old, len(rows), slots) for old in (self.keys, self.values))
         for old, room in zip((self.keys, self.values), self._room, strict=True):

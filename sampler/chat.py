@@ -98,7 +98,7 @@ class Chat:
         Raises:
             ValueError: a request that cannot be meant, with the field, or what the chat template
                 says of it, or a grammar that does not compile.
-            SchemaError: a schema that cannot be guaranteed, with the tool, the place and the reason.
+            SchemaError: a schema that cannot be guaranteed, with tool, place and reason.
         """
         if not isinstance(body, Mapping):
             raise ValueError(f"a chat request must be an object; got {type(body).__name__}")
@@ -109,9 +109,7 @@ class Chat:
 
     def _prepare(self, body: Mapping[str, Any]) -> Prompt:
         planned = self._plan(body)
-        text = self.render(
-            body.get("messages"), planned.tools, self._template_variables(body)
-        )
+        text = self.render(body.get("messages"), planned.tools, self._template_variables(body))
         opener = self.format.start_of_thinking
         reasoning = opener is not None and text.rstrip().endswith(opener.rstrip())
         if reasoning:
@@ -236,4 +234,3 @@ class Chat:
             first = {**messages[0], "content": f"{messages[0]['content']}\n\n{text}"}
             return [first, *messages[1:]]
         return [{"role": "system", "content": text}, *messages]
-

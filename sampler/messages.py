@@ -106,4 +106,6 @@ def _wrong(where: str, wanted: str, got: Any) -> ValueError:
         text = repr(got)
     except RecursionError:
         text = "what nests too deeply to be shown"
-    return ValueError(f"{where} must be {wanted}; got {text if len(text) <= 80 else text[:77] + '...'}")
+    return ValueError(
+        f"{where} must be {wanted}; got {text if len(text) <= 80 else text[:77] + '...'}"
+    )

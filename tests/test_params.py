@@ -86,7 +86,7 @@ def test_nothing_can_be_changed_afterwards():
     ],
 )
 def test_a_bias_that_is_none_is_named(bias, error, message):
-    with pytest.raises(error, match=f"^{re.escape(message)}"):
+    with pytest.raises(error, match=rf"^{re.escape(message)}"):
         SamplingParams(logit_bias=bias)
 
 
@@ -101,5 +101,5 @@ def test_a_bias_is_a_copy_and_parameters_can_be_copied_and_hashed():
 
 
 def test_a_number_that_no_float_holds_is_refused():
-    with pytest.raises(ValueError, match="^temperature must be a number that a float can hold"):
+    with pytest.raises(ValueError, match=r"^temperature must be a number that a float can hold"):
         SamplingParams(temperature=10**400)

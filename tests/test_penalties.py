@@ -149,7 +149,10 @@ def test_rows_neither_disturb_others_nor_are_disturbed(loaded, chats, dialogues)
     plain = requests_of(chats["constrained"], dialogues[:10])
     mixed = [
         Request(
-            r.prompt, SamplingParams(seed=r.key, max_tokens=200, **EACH[r.key // 2]), r.grammar, r.key
+            r.prompt,
+            SamplingParams(seed=r.key, max_tokens=200, **EACH[r.key // 2]),
+            r.grammar,
+            r.key,
         )
         if r.key % 2
         else r
@@ -157,13 +160,13 @@ def test_rows_neither_disturb_others_nor_are_disturbed(loaded, chats, dialogues)
     ]
     undisturbed = complete(loaded, plain, trace=True)
     alone = complete(loaded, mixed, trace=True, batch_size=1)
-    together, decoder = decoded(loaded, mixed, batch_size=10)
+    together, _ = decoded(loaded, mixed, batch_size=10)
     assert part_only_at_ties(together, alone) <= 1
     even = [key for key in undisturbed if key % 2 == 0]
     others = {key: undisturbed[key] for key in even}
     assert part_only_at_ties({key: together[key] for key in even}, others) <= 1
     # A penalty is no reason to sample what is forced.
-    assert decoder.counts.forced > 20
+    assert sum(together[key].forced for key in together if key % 2) > 0
 
 
 @pytest.mark.parametrize("forced_runs", [True, False])

@@ -490,9 +490,7 @@ def test_cancelling_all_leaves_nothing_to_do(loaded, chats, dialogues):
     assert parted(run_dry(decoder)[0], complete(loaded, [request], trace=True)[0]) is None
 
 
-def test_memory_that_runs_out_while_cancelling_loses_nothing(
-    loaded, chats, dialogues, monkeypatch
-):
+def test_memory_that_runs_out_while_cancelling_loses_nothing(loaded, chats, dialogues, monkeypatch):
     requests = requests_of(chats["constrained"], dialogues[:6])
     traced = complete(loaded, requests, trace=True)
     decoder = decoder_of(loaded, batch_size=6)
