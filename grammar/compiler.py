@@ -95,7 +95,7 @@ class Compiler:
         try:
             key = plan.constraint.model_dump_json()
         except PydanticSerializationError as error:
-            raise _explained(plan.constrained, error) from error
+            raise _explained(plan, error) from error
         with self._lock:
             cached = self._cache.get(key)
             if cached is not None:
@@ -167,7 +167,7 @@ class Compiler:
         try:
             compiled = self._compiler.compile_structural_tag(plan.constraint)
         except _FAILURES as error:
-            raise _explained(plan.constrained, error) from error
+            raise _explained(plan, error) from error
         if not _allows_a_token(compiled):
             raise GrammarError(
                 "the grammar allows no first token: the vocabulary cannot spell what it asks for,"
@@ -247,8 +247,9 @@ def check_tools(tools: Sequence[Mapping[str, Any]]) -> None:
         raise guilty
 
 
-def _explained(tools: Sequence[Tool], error: Exception) -> GrammarError:
-    return _guilty(tools) or GrammarError(f"the grammar cannot be compiled: {reason(error)}")
+def _explained(plan: Plan, error: Exception) -> GrammarError:
+    what = plan.answer_field or "the grammar"
+    return _guilty(plan.constrained) or GrammarError(f"{what} cannot be compiled: {reason(error)}")
 
 
 def _guilty(tools: Sequence[Tool]) -> GrammarError | None:

@@ -11,9 +11,9 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
-from grammar import policy
+from grammar import policy, structured_outputs
 
-FIELDS = ("tools", "tool_choice", "parallel_tool_calls", "response_format")
+FIELDS = ("tools", "tool_choice", "parallel_tool_calls", *structured_outputs.FIELDS)
 """What a plan depends on in a request."""
 
 

@@ -20,8 +20,9 @@ Schema modes, the schema that a tool's arguments are held to:
 | declared | its own          | its own | object            |
 | strict   | its own          | its own | its own           |
 
-A ``response_format`` of type json_schema or json_object makes the answer JSON. Beside tools, auto
-becomes: that answer or calls, and nothing else; required and named leave no room for an answer.
+A ``response_format`` of type json_schema or json_object makes the answer JSON, and vLLM's
+``structured_outputs`` what it says (see ``grammar.structured_outputs``). Beside tools, auto becomes
+that answer or calls, and nothing else; required and named leave no room for an answer.
 
 Schemas go through ``grammar.schema.prepare``: what cannot be guaranteed is refused here, by name.
 """
@@ -30,19 +31,15 @@ import functools
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from xgrammar.structural_tag import (
-    GrammarFormat,
-    JSONSchemaFormat,
-    OrFormat,
-    StructuralTag,
-)
+from xgrammar.structural_tag import OrFormat, StructuralTag
 
 from grammar.formats import Format, Tool, get_format
 from grammar.formats.base import MAX_WHITESPACE, NAME_PATTERN
-from grammar.schema import Options, Prepared, prepare, require
+from grammar.schema import Options, Prepared, require
+from grammar.structured_outputs import Answer, prepared_schema, read_answer, short, tightest
 
 Scope = Literal["auto", "always"]
 SchemaMode = Literal["auto", "strict", "declared"]
@@ -64,7 +61,10 @@ class Plan:
         tool_choice: ``none``, ``auto``, ``required`` or ``named``.
         constrained: the tools in the grammar with the schemas they are held to.
         prepared: by tool, what became of its own schema; not of tools that take any object.
-        answer: what became of the schema of ``response_format``, or None.
+        answer: what became of the schema that the answer is held to, or None.
+        answer_field: the field of the request that the answer is held to by, or None where there is
+            none or calls leave it no room.
+        is_answer: a completion without calls is such an answer: what its strings spell is no call.
     """
 
     structural_tag: StructuralTag | None
@@ -76,13 +76,15 @@ class Plan:
     constrained: tuple[Tool, ...] = ()
     prepared: Mapping[str, Prepared] = field(default_factory=dict)
     answer: Prepared | None = None
+    answer_field: str | None = None
+    is_answer: bool = False
 
     @property
     def guarded(self) -> tuple[str, ...]:
-        """What no grammar enforces and only validation can: the tools, ``response_format``."""
+        """What no grammar enforces and only validation can: tools, the field of the answer."""
         tools = [name for name, p in self.prepared.items() if p.verdict == "guarded"]
         answer = self.answer is not None and self.answer.verdict == "guarded"
-        return (*tools, "response_format") if answer else tuple(tools)
+        return (*tools, self.answer_field) if answer else tuple(tools)
 
     @property
     def constraint(self) -> StructuralTag | None:
@@ -104,8 +106,8 @@ def plan(
     """Decide how an OpenAI chat-completions request is decoded (see the tables above).
 
     Args:
-        request_body: of its fields ``tools``, ``tool_choice``, ``parallel_tool_calls`` and
-            ``response_format`` count.
+        request_body: of its fields ``tools``, ``tool_choice``, ``parallel_tool_calls`` and those of
+            ``grammar.structured_outputs`` count.
         format: the model's tool-call format, or its name.
         scope, schema_mode: rows of the tables.
         exclude_tools_when_tool_choice_none: drop the tools from the prompt; the ban holds either
@@ -138,14 +140,17 @@ def plan(
     forced = allowed[0] if choice == "named" else None
     shown = () if choice == "none" and exclude_tools_when_tool_choice_none else tools
     usable = [t["function"] for t in tools if t["function"]["name"] in allowed]
-    json_node, answer = _answer(
-        request_body.get("response_format"), max_whitespace_cnt, type_aliases
-    )
+    answer = read_answer(request_body, max_whitespace_cnt, type_aliases)
+    if choice in ("required", "named") and answer is not None:
+        _must_give_way(answer.field, choice)
+        answer = None
     result = functools.partial(Plan, tools=shown, forced_tool=forced, tool_choice=choice)
+    held = {} if answer is None else _held(answer)
+    if answer is not None and (answer.whole or choice == "none" or not tools):
+        node = answer.node if answer.whole else format.answer(answer.node)
+        tag = format.completion(node, reasoning=reasoning)
+        return result(tag, None, warnings=answer.warnings, **held)
     if choice == "none" or not tools:
-        if json_node is not None:
-            tag = format.completion(format.answer(json_node), reasoning=reasoning)
-            return result(tag, None, warnings=(), answer=answer)
         ban = format.ban(reasoning=reasoning) if tools else None
         unbanned = tools and ban is None
         warning = f"format {format.name!r} knows no text to ban: decoding is free"
@@ -154,7 +159,7 @@ def plan(
     strict = any(function.get("strict") is True for function in usable)
     restricted = len(usable) < len(tools)
     free = choice == "auto" and scope == "auto" and not (strict or restricted or not parallel)
-    if free and json_node is None:
+    if free and answer is None:
         return result(None, None, warnings=())
     prepared = {
         function["name"]: _arguments(
@@ -166,23 +171,39 @@ def plan(
     constrained = tuple(
         _tool(function["name"], prepared.get(function["name"])) for function in usable
     )
-    calls_only = choice if json_node is None or choice == "named" else "required"
+    # Beside an answer, what is no answer is calls.
     tag = format.structural_tag(
         constrained,
-        tool_choice=calls_only,
+        tool_choice=choice if answer is None else "required",
         parallel_tool_calls=parallel,
-        reasoning=reasoning and (json_node is None or choice != "auto"),
+        reasoning=reasoning and answer is None,
         max_whitespace_cnt=max_whitespace_cnt,
     )
     if tag is None:
         warning = f"format {format.name!r} has no structural tag: decoding is free"
         return result(None, None, warnings=(warning,))
-    if json_node is not None and choice == "auto":
-        either = OrFormat(elements=[format.answer(json_node), tag.format])
+    if answer is not None:
+        either = OrFormat(elements=[format.answer(answer.node), tag.format])
         tag = format.completion(either, reasoning=reasoning)
-    else:
-        answer = None
-    return result(tag, None, warnings=(), constrained=constrained, prepared=prepared, answer=answer)
+    return result(tag, None, warnings=(), constrained=constrained, prepared=prepared, **held)
+
+
+def _must_give_way(field: str, choice: str) -> None:
+    """A ``response_format`` is for the turn that answers; what else constrains is for this one."""
+    if field != "response_format":
+        raise ValueError(
+            f"{field} leaves no room for the calls that tool_choice {choice!r} asks for; drop"
+            " one of them, or say tool_choice 'auto'"
+        )
+
+
+def _held(answer: Answer) -> dict[str, Any]:
+    """The fields of a plan that an answer fills."""
+    return {
+        "answer": answer.prepared,
+        "answer_field": answer.field,
+        "is_answer": not answer.whole,
+    }
 
 
 def read_tools(
@@ -199,21 +220,21 @@ def read_tools(
     if tools is None:
         return ()
     if not isinstance(tools, Sequence) or isinstance(tools, str):
-        raise ValueError(f"tools must be a list of function tools; got {_short(tools)}")
+        raise ValueError(f"tools must be a list of function tools; got {short(tools)}")
     seen: dict[str, int] = {}
     for i, tool in enumerate(tools):
         where = f"tools[{i}]"
         if not isinstance(tool, Mapping) or tool.get("type") != "function":
             raise ValueError(
-                f'{where} must be {{"type": "function", "function": {{...}}}}; got {_short(tool)}'
+                f'{where} must be {{"type": "function", "function": {{...}}}}; got {short(tool)}'
             )
         function = tool.get("function")
         if not isinstance(function, Mapping):
-            raise ValueError(f"{where}.function must be an object; got {_short(function)}")
+            raise ValueError(f"{where}.function must be an object; got {short(function)}")
         name = function.get("name")
         if not isinstance(name, str) or not re.fullmatch(NAME_PATTERN, name):
             raise ValueError(
-                f"{where}.function.name must match {NAME_PATTERN}; got {_short(name)}: names are"
+                f"{where}.function.name must match {NAME_PATTERN}; got {short(name)}: names are"
                 " written into the call unescaped, so rename the tool"
             )
         if name in seen:
@@ -223,7 +244,7 @@ def read_tools(
         seen[name] = i
         if function.get("strict") not in (None, True, False):
             raise ValueError(
-                f"{where}.function.strict must be a boolean; got {_short(function['strict'])}"
+                f"{where}.function.strict must be a boolean; got {short(function['strict'])}"
             )
         objects = ("object", "dict") if type_aliases else ("object",)
         _check_parameters(f"{where}.function.parameters", function.get("parameters"), objects)
@@ -234,7 +255,7 @@ def _check_parameters(where: str, parameters: Any, objects: Sequence[str]) -> No
     if parameters is None:
         return
     if not isinstance(parameters, Mapping):
-        raise ValueError(f"{where} must be a JSON Schema object; got {_short(parameters)}")
+        raise ValueError(f"{where} must be a JSON Schema object; got {short(parameters)}")
     try:
         json.dumps(parameters, ensure_ascii=False, allow_nan=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
@@ -242,7 +263,7 @@ def _check_parameters(where: str, parameters: Any, objects: Sequence[str]) -> No
     declared = parameters.get("type", "object")
     if declared not in objects and not (isinstance(declared, list) and "object" in declared):
         raise ValueError(
-            f"{where}.type must be 'object'; got {_short(declared)}: the arguments of a call are an"
+            f"{where}.type must be 'object'; got {short(declared)}: the arguments of a call are an"
             " object, so wrap the value in one"
         )
 
@@ -291,61 +312,8 @@ def _arguments(
     where = f"the schema of tool {function['name']!r}"
     text = json.dumps(schema)
     if not json_strings:
-        return require(_prepared(text, Options(aliases=aliases, lengths="keywords")), where)
-    return require(_tightest(text, Options(aliases=aliases), max_whitespace_cnt), where)
-
-
-def _tightest(schema: str, options: Options, max_whitespace_cnt: int) -> Prepared:
-    """For JSON text: by a schema, or by a grammar where that enforces what a schema cannot."""
-    prepared = _prepared(schema, options)
-    if prepared.verdict != "guarded":
-        return prepared
-    rules = replace(options, target="grammar", max_whitespace=max_whitespace_cnt)
-    ruled = _prepared(schema, rules)
-    return ruled if ruled.verdict in ("exact", "rewritten") else prepared
-
-
-@functools.lru_cache(maxsize=512)
-def _prepared(schema: str, options: Options) -> Prepared:
-    return prepare(json.loads(schema), options=options)
-
-
-def _answer(
-    response_format: Any, max_whitespace_cnt: int, aliases: bool
-) -> tuple[JSONSchemaFormat | GrammarFormat | None, Prepared | None]:
-    """The grammar of the answer that ``response_format`` asks for, and its schema made sound."""
-    if response_format is None:
-        return None, None
-    kind = response_format.get("type") if isinstance(response_format, Mapping) else None
-    if kind == "text":
-        return None, None
-    if kind == "json_object":
-        schema: Any = _ANY_OBJECT
-    elif kind == "json_schema":
-        inner = response_format.get("json_schema")
-        if not isinstance(inner, Mapping) or "schema" not in inner:
-            raise ValueError(
-                "response_format.json_schema must be an object with name and schema; got"
-                f" {_short(inner)}"
-            )
-        schema = inner["schema"]
-    else:
-        raise ValueError(
-            "response_format must be an object with type text, json_object or json_schema; got"
-            f" {_short(response_format)}"
-        )
-    try:
-        text = json.dumps(schema, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"response_format.json_schema.schema must be JSON; {error}") from None
-    options = Options(undeclared_keys="allow", aliases=aliases)
-    prepared = _tightest(text, options, max_whitespace_cnt)
-    require(prepared, "the schema of response_format")
-    if prepared.grammar is not None:
-        return GrammarFormat(grammar=prepared.grammar), prepared
-    return JSONSchemaFormat(
-        json_schema=prepared.schema, max_whitespace_cnt=max_whitespace_cnt
-    ), prepared
+        return require(prepared_schema(text, Options(aliases=aliases, lengths="keywords")), where)
+    return require(tightest(text, Options(aliases=aliases), max_whitespace_cnt), where)
 
 
 def _read_tool_choice(choice: Any, names: Sequence[str]) -> tuple[Any, Sequence[str]]:
@@ -368,14 +336,14 @@ def _read_tool_choice(choice: Any, names: Sequence[str]) -> tuple[Any, Sequence[
         if not isinstance(inner, Mapping):
             raise ValueError(
                 "tool_choice.allowed_tools must be an object with mode and tools; got"
-                f" {_short(inner)}"
+                f" {short(inner)}"
             )
         mode, references = inner.get("mode", "auto"), inner.get("tools")
         _one_of("tool_choice.allowed_tools.mode", mode, ("auto", "required"))
         if not isinstance(references, Sequence) or not references:
             raise ValueError(
                 "tool_choice.allowed_tools.tools must name at least one tool; got"
-                f" {_short(references)}: to allow none, use tool_choice 'none'"
+                f" {short(references)}: to allow none, use tool_choice 'none'"
             )
         allowed = []
         for i, reference in enumerate(references):
@@ -385,7 +353,7 @@ def _read_tool_choice(choice: Any, names: Sequence[str]) -> tuple[Any, Sequence[
         return mode, allowed
     raise ValueError(
         "tool_choice must be 'none', 'auto', 'required', a function"
-        ' {"type": "function", "function": {"name": ...}} or allowed_tools; got ' + _short(choice)
+        ' {"type": "function", "function": {"name": ...}} or allowed_tools; got ' + short(choice)
     )
 
 
@@ -395,7 +363,7 @@ def _reference_name(where: str, reference: Any) -> str:
     if not isinstance(name, str) or reference.get("type") != "function":
         raise ValueError(
             f'{where} must be {{"type": "function", "function": {{"name": ...}}}};'
-            f" got {_short(reference)}"
+            f" got {short(reference)}"
         )
     return name
 
@@ -409,9 +377,4 @@ def _must_exist(where: str, name: str, names: Sequence[str]) -> None:
 def _one_of(argument: str, value: Any, wanted: Sequence[Any]) -> None:
     if not any(value is w or (isinstance(w, str) and value == w) for w in wanted):
         listed = ", ".join(map(repr, wanted))
-        raise ValueError(f"{argument} must be one of {listed}; got {_short(value)}")
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+        raise ValueError(f"{argument} must be one of {listed}; got {short(value)}")

@@ -30,11 +30,8 @@ class RoomyLayer(DynamicLayer):
         before = self.keys.shape[-2]
         after = before + key_states.shape[-2]
         if self._room is None or after > self._room[0].shape[-2]:
-            # Rows that joined or left have made `keys` anew, without room.
-            self._room = tuple(
-                new.new_empty(*new.shape[:2], after + _ROOM, new.shape[3])
-                for new in (key_states, value_states)
-            )
+            # Rows that joined have made `keys` anew, without room.
+            self._room = tuple(_roomy(new, len(new), after) for new in (key_states, value_states))
             self._room[0][:, :, :before] = self.keys
             self._room[1][:, :, :before] = self.values
         self._room[0][:, :, before:after] = key_states
@@ -56,6 +53,14 @@ class RoomyLayer(DynamicLayer):
         """Put rows into another order."""
         super().reorder_cache(beam_idx)
         self._room = None
+
+    def select(self, rows: torch.Tensor, first: int) -> None:
+        """Keep these rows, and of each the slots from `first` on: one copy, with room to grow."""
+        slots = self.keys.shape[-2] - first
+        self._room = tuple(_roomy(old, len(rows), slots) for old in (self.keys, self.values))
+        for old, room in zip((self.keys, self.values), self._room, strict=True):
+            torch.index_select(old[:, :, first:], 0, rows, out=room[:, :, :slots])
+        self.keys, self.values = (room[:, :, :slots] for room in self._room)
 
     def replace(self, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Hold these instead, [B, heads, T, D] each."""
@@ -95,7 +100,7 @@ def select(cache: DynamicCache, rows: torch.Tensor, first: int = 0) -> None:
         return
     for layer in cache.layers:
         if layer.is_initialized:
-            layer.replace(layer.keys[rows, :, first:], layer.values[rows, :, first:])
+            layer.select(rows, first)
 
 
 def join(cache: DynamicCache, other: DynamicCache) -> None:
@@ -122,6 +127,11 @@ def repeat(cache: DynamicCache, model: Any, slots: int, rows: int) -> DynamicCac
             layer.lazy_initialization(keys, values)
             layer.replace(keys.expand(rows, -1, -1, -1), values.expand(rows, -1, -1, -1))
     return copy
+
+
+def _roomy(states: torch.Tensor, rows: int, slots: int) -> torch.Tensor:
+    """Memory like that of `states`, [B, heads, T, D], for so many rows and slots, and more."""
+    return states.new_empty(rows, states.shape[1], slots + _ROOM, states.shape[3])
 
 
 def _padded(states: torch.Tensor, size: int) -> torch.Tensor:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
+
+from jinja2 import TemplateError
 
 from grammar.compiler import Compiler
 from grammar.formats import FORMATS, Format, Parsed, get_format
@@ -14,6 +16,7 @@ from grammar.guard import Guard
 from grammar.plan_cache import PlanCache
 from grammar.policy import Plan
 from grammar.tokenizer import tokenizer_info
+from sampler.messages import read_messages
 from sampler.model import LoadedModel
 from sampler.params import Request, SamplingParams
 
@@ -81,20 +84,37 @@ class Chat:
         )
         self.compiler, self._plans = Compiler(info), PlanCache()
         self.template_knows_tools = "tools" in loaded.tokenizer.chat_template
+        # What is not a variable of the template but an argument of the call that renders it.
+        signature = inspect.signature(loaded.tokenizer.apply_chat_template)
+        self._reserved = {"messages", *signature.parameters} - {"documents"}
 
     def prepare(self, body: Mapping[str, Any]) -> Prompt:
         """The prompt and the grammar of a chat body.
 
+        Of its fields these count: `messages`, `chat_template_kwargs` (variables of the template, as
+        `enable_thinking`), and those of `grammar.policy.plan`: `tools`, `tool_choice`,
+        `parallel_tool_calls`, `response_format`, `structured_outputs`.
+
         Raises:
-            ValueError: a request that cannot be meant, or a grammar that does not compile.
+            ValueError: a request that cannot be meant, with the field, or what the chat template
+                says of it, or a grammar that does not compile.
+            SchemaError: a schema that cannot be guaranteed, with tool, place and reason.
         """
+        if not isinstance(body, Mapping):
+            raise ValueError(f"a chat request must be an object; got {type(body).__name__}")
+        try:
+            return self._prepare(body)
+        except RecursionError:
+            raise ValueError("the request nests too deeply") from None
+
+    def _prepare(self, body: Mapping[str, Any]) -> Prompt:
         planned = self._plan(body)
-        text = self.render(body["messages"], planned.tools)
+        text = self.render(body.get("messages"), planned.tools, self._template_variables(body))
         opener = self.format.start_of_thinking
         reasoning = opener is not None and text.rstrip().endswith(opener.rstrip())
         if reasoning:
             planned = self._plan(body, reasoning=True)
-        ids = self.loaded.tokenizer(text, add_special_tokens=False).input_ids
+        ids = self._tokens(text)
         grammar = self.compiler.compile(planned) if self.constrained else None
         guard = None
         if grammar is not None and (planned.prepared or planned.answer):
@@ -113,17 +133,66 @@ class Chat:
         format = name if FORMATS.get(name) is self.format else self.format
         return self._plans.plan(body, format=format, reasoning=reasoning, **self.policy)
 
-    def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping]) -> str:
-        """The prompt's text. Tools go into the system message where the template ignores them."""
-        messages = [_with_parsed_arguments(message) for message in messages]
-        arguments = {}
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping],
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The prompt's text. Tools go into the system message where the template ignores them.
+
+        Args:
+            messages: see `sampler.messages`.
+            tools: OpenAI's, checked.
+            variables: further ones of the template.
+
+        Raises:
+            ValueError: messages that are none, or what the template says of them.
+        """
+        tokenizer = self.loaded.tokenizer
+        messages = read_messages(messages, str(tokenizer.chat_template))
+        arguments = dict(variables or {})
         if tools and self.template_knows_tools:
             arguments["tools"] = list(tools)
         elif tools:
             messages = self._with_tools_in_system(messages, tools)
-        return self.loaded.tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True, **arguments
-        )
+        try:
+            return tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=True, **arguments
+            )
+        except TemplateError as error:
+            raise ValueError(f"the chat template refuses this request: {error}") from error
+        except Exception as error:  # a template is a program, and not ours
+            raise ValueError(
+                f"the chat template fails on this request: {type(error).__name__}: {error}"
+            ) from error
+
+    def _template_variables(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        variables = body.get("chat_template_kwargs")
+        if variables is None:
+            return {}
+        if not isinstance(variables, Mapping):
+            raise ValueError(
+                f"chat_template_kwargs must be an object; got {type(variables).__name__}"
+            )
+        for name in variables:
+            if name in self._reserved:
+                raise ValueError(
+                    f"chat_template_kwargs must not hold {name!r}: it is not the request's to set"
+                    " there (messages and tools are fields of their own)"
+                )
+        return variables
+
+    def _tokens(self, text: str) -> list[int]:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            half = error.object[error.start]
+            raise ValueError(f"the prompt has half of a surrogate pair, {half!r}") from None
+        ids = self.loaded.tokenizer(text, add_special_tokens=False).input_ids
+        if not ids:
+            raise ValueError("the chat template makes an empty prompt of this request")
+        return ids
 
     def parse(
         self,
@@ -136,16 +205,20 @@ class Chat:
         """A completion of `prompt` as an OpenAI message, with its problems.
 
         With `tools`, a call of any other tool is malformed, not a call, unless `any_tool`.
-        Under a `response_format` an answer is content, whatever its strings spell.
+        Under a `response_format` or `structured_outputs` an answer is content, whatever its strings
+        spell; under a structural tag of the request's own, calls are calls.
 
         The `parse_response` of transformers (5.24) is not used, even where the tokenizer has a
         response template: it closes what the text leaves open, so that a Qwen3.5 completion cut off
         after `<function=f>` is a call of `f` with `{}`; it lets later content replace earlier, and
         raises on what it cannot read.
         """
-        answer = prompt.plan.answer is not None
         return self.format.parse(
-            text, tools, reasoning=prompt.reasoning, answer=answer, any_tool=any_tool
+            text,
+            tools,
+            reasoning=prompt.reasoning,
+            answer=prompt.plan.is_answer,
+            any_tool=any_tool,
         )
 
     def _with_tools_in_system(self, messages: list[dict], tools: Sequence[Mapping]) -> list[dict]:
@@ -161,24 +234,3 @@ class Chat:
             first = {**messages[0], "content": f"{messages[0]['content']}\n\n{text}"}
             return [first, *messages[1:]]
         return [{"role": "system", "content": text}, *messages]
-
-
-def _with_parsed_arguments(message: Mapping[str, Any]) -> dict[str, Any]:
-    # Templates print arguments with tojson: a JSON string would come out quoted twice.
-    message = dict(message)
-    if message.get("content") is None:
-        message["content"] = ""
-    elif isinstance(message["content"], list):
-        message["content"] = "".join(
-            part.get("text", "") for part in message["content"] if isinstance(part, Mapping)
-        )
-    if not message.get("tool_calls"):
-        message.pop("tool_calls", None)
-        return message
-    calls = []
-    for call in message["tool_calls"]:
-        function = dict(call["function"])
-        with suppress(TypeError, ValueError):
-            function["arguments"] = json.loads(function.get("arguments") or "{}")
-        calls.append({**call, "function": function})
-    return {**message, "tool_calls": calls}

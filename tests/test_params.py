@@ -1,7 +1,10 @@
 """Requests and sampling parameters: checked when made, frozen afterwards."""
 
+import copy
 import dataclasses
 import math
+import pickle
+import re
 
 import pytest
 
@@ -20,6 +23,11 @@ from sampler.params import Request, SamplingParams
         ("top_k", -1, "at least 0"),
         ("seed", 2**63, "a 64-bit integer"),
         ("max_tokens", 0, "at least 1"),
+        ("presence_penalty", 2.5, "in [-2, 2]"),
+        ("presence_penalty", math.nan, "in [-2, 2]"),
+        ("frequency_penalty", -2.1, "in [-2, 2]"),
+        ("repetition_penalty", 0.0, "greater than 0"),
+        ("repetition_penalty", math.inf, "greater than 0"),
     ],
 )
 def test_a_value_out_of_range_is_named(argument, value, wanted):
@@ -31,7 +39,16 @@ def test_a_value_out_of_range_is_named(argument, value, wanted):
 
 @pytest.mark.parametrize(
     ("argument", "value"),
-    [("temperature", "1"), ("top_k", 1.5), ("max_tokens", None), ("seed", "7"), ("top_p", True)],
+    [
+        ("temperature", "1"),
+        ("top_k", 1.5),
+        ("max_tokens", None),
+        ("seed", "7"),
+        ("top_p", True),
+        ("presence_penalty", "1"),
+        ("repetition_penalty", None),
+        ("finish_in_budget", 1),
+    ],
 )
 def test_a_value_of_a_wrong_type_is_named(argument, value):
     with pytest.raises(TypeError, match=rf"^{argument} must be a"):
@@ -54,3 +71,35 @@ def test_nothing_can_be_changed_afterwards():
         request.params.seed = 3
     with pytest.raises(ValueError, match="at least one token"):
         Request([])
+
+
+@pytest.mark.parametrize(
+    ("bias", "error", "message"),
+    [
+        ([1, 2], TypeError, "logit_bias must map token ids to numbers"),
+        ({"5": 1}, TypeError, "logit_bias must have token ids for keys, got '5'"),
+        ({True: 1}, TypeError, "logit_bias must have token ids for keys, got True"),
+        ({5: "1"}, TypeError, "logit_bias[5] must be a number, got '1'"),
+        ({5: 100.5}, ValueError, "logit_bias[5] must be in [-100, 100], got 100.5"),
+        ({5: math.nan}, ValueError, "logit_bias[5] must be in [-100, 100], got nan"),
+        ({5: -(10**400)}, ValueError, "logit_bias[5] must be in [-100, 100]"),
+    ],
+)
+def test_a_bias_that_is_none_is_named(bias, error, message):
+    with pytest.raises(error, match=rf"^{re.escape(message)}"):
+        SamplingParams(logit_bias=bias)
+
+
+def test_a_bias_is_a_copy_and_parameters_can_be_copied_and_hashed():
+    given = {5: 1}
+    params = SamplingParams(logit_bias=given)
+    given[5] = 1000
+    assert params.logit_bias == {5: 1.0}
+    assert copy.deepcopy(params) == params
+    assert pickle.loads(pickle.dumps(params)) == params
+    assert hash(params) == hash(dataclasses.replace(params))
+
+
+def test_a_number_that_no_float_holds_is_refused():
+    with pytest.raises(ValueError, match=r"^temperature must be a number that a float can hold"):
+        SamplingParams(temperature=10**400)

@@ -1,18 +1,21 @@
 """The running batch: rows that join and leave, forced runs, shared prefixes, kinds of head."""
 
 import os
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from sampler import decoding
+from sampler import row as row_module
 from sampler.batch import CachedBatch
 from sampler.decoding import Decoder
 from sampler.forced import step_width
 from sampler.head import Head
 from sampler.params import Request, SamplingParams
-from tests.looping import complete, decoded, part_only_at_ties, requests_of
+from tests.looping import complete, decoded, part_only_at_ties, parted, requests_of
 
 TINY = {
     "vocab_size": 97,
@@ -432,3 +435,172 @@ def test_the_width_of_a_step(unread, width):
 
 def test_the_width_where_rows_cannot_stand_still():
     assert step_width([12, 3, 5], device="cpu", can_pad=False) == 3
+
+
+def decoder_of(loaded, **options):
+    return Decoder(
+        loaded.model, tokenizer=loaded.tokenizer, stop_token_ids=loaded.stop_token_ids, **options
+    )
+
+
+def run_dry(decoder):
+    done = {}
+    while decoder.busy:
+        done.update((c.key, c) for c in decoder.step())
+    return done
+
+
+@pytest.mark.parametrize("cancelled", [(0,), (5,), (2, 4), (9,), (0, 1, 2, 3, 4, 5)])
+def test_a_cancelled_request_is_gone_and_the_others_do_not_notice(
+    loaded, chats, dialogues, cancelled
+):
+    """The first six of ten run at that time, the last four wait."""
+    requests = requests_of(chats["constrained"], dialogues[:8])
+    requests += requests_of(chats["free"], dialogues[8:10])
+    requests = [Request(r.prompt, r.params, r.grammar, n) for n, r in enumerate(requests)]
+    traced = complete(loaded, requests, trace=True)
+    decoder = decoder_of(loaded, batch_size=6)
+    for request in requests:
+        decoder.submit(request)
+    for _ in range(4):
+        assert decoder.step() == []
+    assert not decoder.cancel("nobody")
+    for key in cancelled:
+        assert decoder.cancel(key)
+        assert not decoder.cancel(key)
+    running = [n for n in range(6) if n not in cancelled]
+    assert [live.key for live in decoder.live()] == running
+    assert len(decoder.batch) == len(decoder.matchers) == len(running)
+    done = run_dry(decoder)
+    assert set(done) == set(range(10)) - set(cancelled)
+    others = {key: traced[key] for key in done}
+    assert part_only_at_ties(done, others) <= 1
+
+
+def test_cancelling_all_leaves_nothing_to_do(loaded, chats, dialogues):
+    decoder = decoder_of(loaded, batch_size=2)
+    for request in requests_of(chats["free"], dialogues[:4]):
+        decoder.submit(Request(request.prompt, request.params, None, "same"))
+    decoder.step()
+    assert decoder.cancel("same")
+    assert not decoder.busy
+    assert decoder.step() == []
+    (request,) = requests_of(chats["free"], dialogues[:1])
+    decoder.submit(request)
+    assert parted(run_dry(decoder)[0], complete(loaded, [request], trace=True)[0]) is None
+
+
+def test_memory_that_runs_out_while_cancelling_loses_nothing(loaded, chats, dialogues, monkeypatch):
+    requests = requests_of(chats["constrained"], dialogues[:6])
+    traced = complete(loaded, requests, trace=True)
+    decoder = decoder_of(loaded, batch_size=6)
+    for request in requests:
+        decoder.submit(request)
+    for _ in range(5):
+        decoder.step()
+    keep, failed = CachedBatch.keep, []
+
+    def failing(self, rows):
+        if not failed:
+            failed.append(1)
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return keep(self, rows)
+
+    monkeypatch.setattr(CachedBatch, "keep", failing)
+    with pytest.warns(UserWarning, match="out of memory"):
+        assert decoder.cancel(3)
+    done = run_dry(decoder)
+    assert set(done) == {0, 1, 2, 4, 5}
+    assert part_only_at_ties(done, {key: traced[key] for key in done}) <= 1
+
+
+def test_what_runs_can_be_watched(loaded, chats, dialogues):
+    requests = requests_of(chats["free"], dialogues[:5], top_logprobs=2, max_tokens=30)
+    decoder = decoder_of(loaded, batch_size=3)
+    for request in requests:
+        decoder.submit(request)
+    assert list(decoder.live()) == []
+    seen, done = {}, {}
+    while decoder.busy:
+        done.update((c.key, c) for c in decoder.step())
+        live = list(decoder.live())
+        assert len(live) <= 3
+        for row in live:
+            assert row.retries == 0
+            assert len(row.token_ids) == len(row.logprobs) == len(row.top_logprobs)
+            before = seen.get(row.key, ())
+            assert tuple(row.token_ids[: len(before)]) == before
+            assert len(row.token_ids) > len(before)
+            seen[row.key] = tuple(row.token_ids)
+        again = list(decoder.live())
+        assert all(a.token_ids is b.token_ids for a, b in zip(live, again, strict=True))
+    for key, tokens in seen.items():
+        assert done[key].token_ids[: len(tokens)] == tokens
+        assert len(done[key].token_ids) - len(tokens) <= 1
+
+
+@pytest.mark.parametrize("place", ["masked_sample", "top_logprobs"])
+def test_memory_that_runs_out_in_a_draw_leaves_top_logprobs_aligned(
+    loaded, chats, dialogues, monkeypatch, place
+):
+    """After the logits: before any row has its tokens, or when one row has its top_logprobs."""
+    requests = requests_of(chats["free"], dialogues[:3], top_logprobs=2, max_tokens=20)
+    traced = complete(loaded, requests, trace=True)
+    function, calls = getattr(decoding, place), []
+
+    def failing(*arguments, **named):
+        calls.append(1)
+        # Of the fifth step; of its three rows, the second.
+        if len(calls) == {"masked_sample": 5, "top_logprobs": 14}[place]:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return function(*arguments, **named)
+
+    monkeypatch.setattr(decoding, place, failing)
+    with pytest.warns(UserWarning, match="out of memory with 3 rows; going on with 1"):
+        done, decoder = decoded(loaded, requests, batch_size=3)
+    assert decoder.batch_size == 1
+    assert part_only_at_ties(done, traced) <= 1
+    for key, completion in done.items():
+        assert len(completion.top_logprobs) == len(completion.token_ids) > 0
+        if parted(completion, traced[key]) is not None:
+            continue
+        for top, expected, token in zip(
+            completion.top_logprobs, traced[key].top_logprobs, completion.token_ids, strict=True
+        ):
+            assert token in top
+            assert top == pytest.approx(expected, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("fails", "batch_size", "seconds"),
+    [
+        # A token a second. The second request waits while the first one runs.
+        (False, 1, {0: 2.0, 1: 2.0}),
+        # Both run; one second goes on running out of memory, and then the second one waits again.
+        (True, 2, {0: 3.0, 1: 5.0}),
+    ],
+)
+def test_seconds_count_from_the_first_prefill(
+    loaded, chats, dialogues, monkeypatch, fails, batch_size, seconds
+):
+    clock = [100.0]
+    monkeypatch.setattr(row_module, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    step = CachedBatch.step
+
+    def failing(self, tokens):
+        if fails and len(tokens) == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return step(self, tokens)
+
+    monkeypatch.setattr(CachedBatch, "step", failing)
+    decoder = decoder_of(loaded, batch_size=batch_size, share_prefixes=False)
+    for request in requests_of(chats["free"], dialogues[:2], max_tokens=3, temperature=0):
+        decoder.submit(request)
+    got = {}
+    with pytest.warns(UserWarning, match="out of memory") if fails else nullcontext():
+        while decoder.busy:
+            for completion in decoder.step():
+                assert len(completion.token_ids) == 3
+                got[completion.key] = completion.seconds
+            clock[0] += 1
+    assert got == seconds

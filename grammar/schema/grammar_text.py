@@ -51,7 +51,8 @@ _CHAR = (
 
 def quoted(text: str) -> str:
     """A text as an EBNF literal."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\x7f") if text else '""'
+    # Of \x xgrammar reads every hexadecimal digit that follows.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f") if text else '""'
 
 
 class GrammarWriter:

@@ -129,6 +129,5 @@ def _one(code: int, special: str) -> str:
         return "\\" + char
     if 32 <= code < 127 or (code > 0xFFFF and char.isprintable()):
         return char
-    if code <= 0xFF:
-        return f"\\x{code:02x}"
+    # Of \x xgrammar reads every hexadecimal digit that follows.
     return f"\\u{code:04x}" if code <= 0xFFFF else char
