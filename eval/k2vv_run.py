@@ -26,7 +26,7 @@ from eval.records import (
     read_results,
     summarise,
 )
-from eval.report import MODES, compare, draw, print_tables, write_report
+from eval.report import MODES, compare, print_tables, write_report
 from eval.request_lines import RequestLine
 from eval.rows import ResultRow
 from eval.sharding import Place, Processes
@@ -237,9 +237,8 @@ class Run:
         comparison["provenance"] = provenance("eval.k2vv", _without_key(self.argv))
         _write_json(folder / "comparison.json", comparison)
         print_tables(comparison, Console())
-        written = [folder / "comparison.json", *draw(comparison, folder)]
-        written.append(write_report(comparison, folder))
-        print(f"written to {folder}: {', '.join(file.name for file in written)}")
+        page = write_report(comparison, folder)
+        print(f"written to {folder}: comparison.json, {page.name} and its figures")
 
     def _failures(self, rows: dict[str, list[ResultRow]]) -> int:
         """Say which requests failed; 0 without any, else 1, or 2 where a request itself is bad."""

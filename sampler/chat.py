@@ -16,7 +16,7 @@ from grammar.guard import Guard
 from grammar.plan_cache import PlanCache
 from grammar.policy import Plan
 from grammar.tokenizer import tokenizer_info
-from sampler.messages import read_messages
+from sampler.messages import read_messages, with_call_ids
 from sampler.model import LoadedModel
 from sampler.params import Request, SamplingParams
 
@@ -151,6 +151,7 @@ class Chat:
         """
         tokenizer = self.loaded.tokenizer
         messages = read_messages(messages, str(tokenizer.chat_template))
+        messages = with_call_ids(messages, self.format.call_id)
         arguments = dict(variables or {})
         if tools and self.template_knows_tools:
             arguments["tools"] = list(tools)

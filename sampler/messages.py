@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -37,6 +37,37 @@ def read_messages(messages: Any, template: str) -> list[dict[str, Any]]:
     if not isinstance(messages, Sequence) or isinstance(messages, str) or not messages:
         raise _wrong("messages", "a list of at least one message", messages)
     return [_read(f"messages[{i}]", m, template) for i, m in enumerate(messages)]
+
+
+def with_call_ids(
+    messages: Sequence[Mapping[str, Any]], call_id: Callable[[str, int], str | None]
+) -> list[dict[str, Any]]:
+    """Messages whose calls have the ids that a format wants, and whose results point to them.
+
+    Args:
+        messages: as `read_messages` returns them.
+        call_id: `grammar.formats.Format.call_id`. Calls are counted over the whole conversation.
+    """
+    renamed: dict[Any, str] = {}
+    changed, count = [], 0
+    for message in messages:
+        message = dict(message)
+        calls = []
+        for call in message.get("tool_calls", ()):
+            wanted = call_id(call["function"]["name"], count)
+            count += 1
+            if wanted is not None:
+                # An id that is used again means the newest call of that id from here on.
+                renamed[call.get("id")] = wanted
+                call = {**call, "id": wanted}
+            calls.append(call)
+        if calls:
+            message["tool_calls"] = calls
+        old = message.get("tool_call_id")
+        if isinstance(old, str) and old in renamed:
+            message["tool_call_id"] = renamed[old]
+        changed.append(message)
+    return changed
 
 
 def _read(where: str, message: Any, template: str) -> dict[str, Any]:

@@ -177,6 +177,38 @@ def test_a_template_that_knows_developers_gets_them(loaded):
     assert "<|im_start|>developer\n" in text_of(loaded, chat.prepare({"messages": [message]}))
 
 
+def test_kimi_knows_calls_of_the_history_by_ids_of_its_own(loaded):
+    # MoonshotAI/K2-Vendor-Verifier, README, suggestion 2.
+    def call(call_id, name):
+        return {"id": call_id, "type": "function", "function": {"name": name, "arguments": "{}"}}
+
+    def said(*calls):
+        return {"role": "assistant", "content": None, "tool_calls": list(calls)}
+
+    def result(call_id):
+        return {"role": "tool", "tool_call_id": call_id, "content": "."}
+
+    history = [
+        user("Find it"),
+        said(call("search:0", "search")),
+        result("search:0"),
+        said(call("call_x", "open"), call("search:0", "search")),
+        result("call_x"),
+        result("search:0"),
+    ]
+    template = (
+        "{% for m in messages %}{% for c in m.tool_calls or [] %}[{{ c.id }}]{% endfor %}"
+        "{% if m.role == 'tool' %}({{ m.tool_call_id }}){% endif %}{% endfor %}"
+    )
+    chat = Chat(with_template(loaded, template), format="kimi_k2")
+    assert text_of(loaded, chat.prepare({"messages": history})) == (
+        "[functions.search:0](functions.search:0)"
+        "[functions.open:1][functions.search:2](functions.open:1)(functions.search:2)"
+    )
+    plain = Chat(with_template(loaded, template), format="hermes")
+    assert "[search:0](search:0)[call_x]" in text_of(loaded, plain.prepare({"messages": history}))
+
+
 def test_the_old_function_call_is_a_tool_call(loaded):
     call = {"name": "get_time", "arguments": '{"city": "Oslo"}'}
     messages = [user("Hi"), {"role": "assistant", "content": None, "function_call": call}]

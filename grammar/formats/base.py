@@ -195,6 +195,15 @@ class Format(ABC):
         gap = RegexFormat(pattern=_AFTER_THINKING)
         return StructuralTag(format=SequenceFormat(elements=[thinking, gap, rest]))
 
+    def call_id(self, name: str, index: int) -> str | None:
+        """The id that the model knows a call in the history by, or None where any will do.
+
+        Args:
+            name: of the tool.
+            index: of the call among all of the conversation, from 0.
+        """
+        return None
+
     @abstractmethod
     def render(self, calls: Sequence[Mapping[str, Any]]) -> str:
         """The calls as the model would write them; ``parse`` reads the same calls back.

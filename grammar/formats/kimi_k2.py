@@ -42,6 +42,10 @@ class KimiK2(SectionFormat):
     head = re.compile(rf"(?P<id>(?:(?!<\|tool_call)[\s\S])*+){re.escape(ARGUMENTS)}\s*")
     head_so_far = re.compile(r"\s*[A-Za-z0-9_.:-]*\s*(?:<[|a-z_]*)?")
 
+    def call_id(self, name: str, index: int) -> str:
+        # Other ids in the history mislead it (MoonshotAI/K2-Vendor-Verifier, README).
+        return f"functions.{name}:{index}"
+
     def render(self, calls: Sequence[Mapping[str, Any]]) -> str:
         if not calls:
             return ""
