@@ -19,7 +19,7 @@ INK = "#222222"
 
 MODE_COLOURS = {"free": VERMILLION, "constrained": BLUE}
 MODE_MARKERS = {"free": "o", "constrained": "s"}
-GROUP_COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILLION)
+GROUP_COLOURS = (BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILLION)
 GROUP_MARKERS = ("o", "^", "D", "s", "v", "P")
 GROUP_FILLED = (True, False, True, False, True, False)
 
@@ -119,6 +119,11 @@ def ranges(runs: Sequence[tuple[int, int]], limit: int = 8) -> str:
     shown = [f"{low}" if low == high else f"{low}–{high}" for low, high in runs[:limit]]
     rest = sum(high - low + 1 for low, high in runs[limit:])
     return ", ".join(shown) + (f" and {rest:,} more" if rest else "")
+
+
+def named(indices: Sequence[int]) -> str:
+    """How many, and which: ``3 (1, 7–8)``."""
+    return f"{len(indices):,} ({ranges(spans(indices))})"
 
 
 def percent(share: float) -> str:
