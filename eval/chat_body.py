@@ -32,6 +32,9 @@ def load_json(text: str) -> Any:
 def check_body(body: Any) -> None:
     """Check one request body; fields that OpenAI does not know are fine.
 
+    Its tools are not looked at: where they are wrong one request fails, when it is run
+    (`check_tools`), and not the file.
+
     Raises:
         ValueError: names the first field that is wrong, what was wanted, and what came.
     """
@@ -42,15 +45,23 @@ def check_body(body: Any) -> None:
         raise _wrong("messages", "a list of at least one message", messages)
     for i, message in enumerate(messages):
         _check_message(f"messages[{i}]", message)
+    for name, (wanted, holds) in _OPTIONAL.items():
+        value = body.get(name)
+        if value is not None and not holds(value):
+            raise _wrong(name, wanted, value)
+
+
+def check_tools(body: Mapping[str, Any]) -> None:
+    """Check that the ``tools`` of a request body are what OpenAI's API takes; none are fine.
+
+    Raises:
+        ValueError: names the first tool that is wrong, what was wanted, and what came.
+    """
     tools = body.get("tools")
     if not isinstance(tools, list | None):
         raise _wrong("tools", "a list of function tools", tools)
     for i, tool in enumerate(tools or []):
         _check_tool(f"tools[{i}]", tool)
-    for name, (wanted, holds) in _OPTIONAL.items():
-        value = body.get(name)
-        if value is not None and not holds(value):
-            raise _wrong(name, wanted, value)
 
 
 def _refuse_constant(name: str) -> None:
@@ -76,7 +87,7 @@ def _check_message(where: str, message: Any) -> None:
 
 
 def _check_tool(where: str, tool: Any) -> None:
-    if not isinstance(tool, dict) or tool.get("type", "function") != "function":
+    if not isinstance(tool, dict) or tool.get("type") != "function":
         raise _wrong(where, 'a function tool, {"type": "function", "function": {...}}', tool)
     function = tool.get("function", _MISSING)
     if not isinstance(function, dict):
@@ -85,7 +96,7 @@ def _check_tool(where: str, tool: Any) -> None:
     if not isinstance(name, str) or not name:
         raise _wrong(f"{where}.function.name", "a string", name)
     parameters = function.get("parameters")
-    if not isinstance(parameters, dict | bool | None):
+    if not isinstance(parameters, dict | None):
         raise _wrong(f"{where}.function.parameters", "a JSON Schema object", parameters)
 
 

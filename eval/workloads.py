@@ -1,15 +1,72 @@
-"""Which requests are asked, and what can be read off a request."""
+"""Which requests are asked, where they come from, and what can be read off a request."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from eval import bfcl, hub
 from eval.chat_body import TOOL_CHOICES
-from eval.request_lines import RequestLine
-from eval.rows import ResultRow
+from eval.request_lines import (
+    JsonLines,
+    RequestError,
+    RequestLine,
+    chat_requests,
+    read_json_lines,
+    read_requests,
+)
+from eval.rows import ResultRow, read_results
 
 UNGROUPED = "ungrouped"
 _DATA = Path(__file__).parent / "data"
+_PATTERNS = ("*.jsonl", "*.json", "*.jsonl.gz", "*.json.gz")
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Requests, and what their source says about good answers to them.
+
+    kind: of the source: K2VV's chat-completions bodies, or BFCL's questions.
+    reference: when to call, as rows of a results file; None where the source does not say.
+    answers: data_index to the calls that are right, as `eval.answers` takes them; None where the
+        source has none. What calls for no call is not in it.
+    notes: sentences about what was left out or not found.
+    """
+
+    kind: Literal["k2vv", "bfcl"]
+    requests: list[RequestLine]
+    reference: list[ResultRow] | None = None
+    answers: Mapping[int, Any] | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+def load_workload(source: str | Path | None, *, skip_bad_lines: bool = False) -> Workload:
+    """Read requests: a file, a folder of files, or a dataset of the Hugging Face Hub.
+
+    A file is K2VV's or BFCL's, plain or gzip; its lines say which. The answers to a file of BFCL's
+    are found beside it (`eval.bfcl.answers_beside`). A folder's files are read in the order of
+    their names; a data_index is then the number of a line, plus the lines of the files before. A
+    folder without such files is left to ``datasets``. What exists here is not looked up on the Hub.
+
+    Args:
+        source: a path, ``ORG/NAME[/CONFIG][:SPLIT]`` of a dataset, or None for the bundled
+            requests with the bundled reference.
+        skip_bad_lines: leave out the lines that cannot be asked, and name them in the notes.
+
+    Raises:
+        RequestError: nothing there, or nothing that can be asked; requests of both kinds; or bad
+            lines, each named with its number, what was wanted and what came.
+    """
+    if source is None:
+        reference = read_results(bundled_reference())
+        return Workload("k2vv", read_requests(bundled_requests()), reference)
+    path = Path(source)
+    if path.is_dir():
+        return _read_folder(path, skip_bad_lines)
+    if not path.exists() and hub.is_dataset_id(str(source)):
+        return _read(str(source), [hub.read_dataset(str(source))], skip_bad_lines)
+    return _read(str(source), [read_json_lines(path)], skip_bad_lines)
 
 
 def bundled_requests() -> Path:
@@ -74,12 +131,103 @@ def with_tool_choice(requests: Iterable[RequestLine], choice: str) -> list[Reque
     ]
 
 
-def limited(requests: Sequence[RequestLine], limit: int | None) -> list[RequestLine]:
-    """The first ``limit`` requests; None means all.
+def limited(
+    requests: Sequence[RequestLine], limit: int | None = None, per_group: int | None = None
+) -> list[RequestLine]:
+    """A part of the requests, always the same one, in their order; None means all.
+
+    per_group: this many of each group, evenly spaced from its first on: neighbours in a set are
+        often of one making.
+    limit: of those the first so many.
 
     Raises:
-        ValueError: a limit under 1.
+        ValueError: a number under 1.
     """
-    if limit is not None and limit < 1:
-        raise ValueError(f"limit must be an integer >= 1, got {limit}; leave it out for all")
+    for name, value in (("limit", limit), ("per_group", per_group)):
+        if value is not None and value < 1:
+            raise ValueError(f"{name} must be an integer >= 1, got {value}; leave it out for all")
+    if per_group is not None:
+        members = defaultdict(list)
+        for i, request in enumerate(requests):
+            members[group_of(request.body)].append(i)
+        chosen = {i for part in members.values() for i in _evenly(part, per_group)}
+        requests = [request for i, request in enumerate(requests) if i in chosen]
     return list(requests[:limit])
+
+
+def _evenly(members: Sequence[int], count: int) -> list[int]:
+    if count >= len(members):
+        return list(members)
+    return [members[i * len(members) // count] for i in range(count)]
+
+
+def _read_folder(folder: Path, skip: bool) -> Workload:
+    files = sorted({file for pattern in _PATTERNS for file in folder.glob(pattern)})
+    if not files or hub.is_saved_dataset(folder):
+        return _read(str(folder), [hub.read_dataset_folder(folder)], skip)
+    parts, notes = [], []
+    for file in files:
+        if bfcl.is_answers_file(file):
+            continue
+        lines = read_json_lines(file)
+        if not any(_kind_of(value) for value in lines.values.values()):
+            notes.append(f"{file}: left out: no line is a chat request or a BFCL question")
+        elif bfcl.without_functions(lines):
+            notes.append(f"{file}: left out: no question has functions, as in sets of many turns")
+        else:
+            parts.append(lines)
+    workload = _read(str(folder), parts, skip)
+    return replace(workload, notes=notes + workload.notes)
+
+
+def _read(source: str, parts: Sequence[JsonLines], skip: bool) -> Workload:
+    kind, wanted = _kind(source, parts)
+    requests, reference, answers, notes = [], [], {}, []
+    start = 0
+    for lines in parts:
+        if kind == "bfcl":
+            questions = bfcl.read_questions(lines, start, skip=skip, notes=notes)
+            requests += questions.requests
+            reference += questions.reference
+            answers |= questions.answers
+        else:
+            requests += chat_requests(lines, start)
+        lines.settle(wanted, skip=skip, notes=notes)
+        start += lines.count
+    return Workload(kind, requests, reference or None, answers or None, notes)
+
+
+def _kind(source: str, parts: Sequence[JsonLines]) -> tuple[Literal["k2vv", "bfcl"], str]:
+    """What the lines are, and how to call them.
+
+    Raises:
+        RequestError: there are none, or of both kinds, or answers alone.
+    """
+    if not any(lines.values or lines.bad for lines in parts):
+        raise RequestError(f"{source} holds no requests; write one chat-completions body a line")
+    first: dict[str, str] = {}
+    for lines in parts:
+        for number, value in lines.values.items():
+            if kind := _kind_of(value):
+                first.setdefault(kind, f"{lines.name}, {lines.unit} {number}")
+    if len(first) == 2:
+        raise RequestError(
+            f"{source} mixes chat requests ({first['k2vv']}) with BFCL questions"
+            f" ({first['bfcl']}); run them apart"
+        )
+    if "bfcl" in first:
+        return "bfcl", "BFCL questions"
+    if "k2vv" in first:
+        return "k2vv", "chat requests"
+    if any(bfcl.is_answer(value) for lines in parts for value in lines.values.values()):
+        raise RequestError(
+            f"{source} holds answers of BFCL's; give the file of questions, and its answers are"
+            " found beside it"
+        )
+    return "k2vv", "chat requests or BFCL questions"
+
+
+def _kind_of(value: Any) -> Literal["k2vv", "bfcl", ""]:
+    if isinstance(value, dict) and "messages" in value:
+        return "k2vv"
+    return "bfcl" if bfcl.is_question(value) else ""

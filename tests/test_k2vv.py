@@ -171,7 +171,6 @@ def requests_file(tmp_path, *lines):
         ((GOOD, "{not json"), "line 2"),
         ((GOOD, "", '"text"'), "line 3"),
         (({"tools": []},), "messages"),
-        (({**GOOD, "tools": [{"type": "function"}]},), "tools"),
     ],
 )
 def test_a_bad_line_is_named_and_nothing_runs(tmp_path, capsys, lines, said):
