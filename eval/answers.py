@@ -209,10 +209,10 @@ def _against(value: Any, options: Sequence[Any], schema: Any) -> Cause | None:
     """Why a value is none of the accepted ones, or None if it is one."""
     declared = schema.get("type") if isinstance(schema, dict) else None
     types = declared if isinstance(declared, list) else [declared] if declared else []
-    given = options
-    if types and "string" not in types:
-        # Only of a string can "" be a value; anywhere else it but says that there may be none.
-        given = [option for option in options if option != ""]
+    given = [option for option in options if option != ""]
+    if not types or "string" in types or any(isinstance(option, str) for option in given):
+        # Anywhere else "" is no value, and but says that there may be none.
+        given = options
     if any(_equal(value, option) for option in given):
         return None
     wanted = set(types) | {_kind(option) for option in given}

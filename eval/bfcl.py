@@ -72,9 +72,7 @@ def has_answers(name: str) -> bool:
     return "relevance" not in name
 
 
-def read_questions(
-    lines: JsonLines, start: int, *, skip: bool, notes: list[str]
-) -> Questions:
+def read_questions(lines: JsonLines, start: int, *, skip: bool, notes: list[str]) -> Questions:
     """The questions among lines, with their answers; the others join ``lines.bad``.
 
     An answer is in the line itself, as ``ground_truth``, or in the file beside that of the
@@ -125,9 +123,9 @@ def chat_body(question: Mapping[str, Any], group: str) -> dict[str, Any]:
     turns, functions = question.get("question"), question.get("function")
     if not isinstance(turns, list) or not turns or not isinstance(turns[0], list):
         raise ValueError("question must be a list of turns, each a list of messages")
-    if not isinstance(functions, list) or not functions:
+    if not isinstance(functions, list):
         raise ValueError(
-            "function must be a list of at least one function; sets of several turns, with memory"
+            "function must be a list of functions; sets of several turns, with memory"
             " or with web search have none, and cannot be asked as single requests"
         )
     if not all(isinstance(f, dict) and isinstance(f.get("name"), str) for f in functions):
@@ -145,8 +143,8 @@ def chat_body(question: Mapping[str, Any], group: str) -> dict[str, Any]:
         tools.append({"type": "function", "function": inner})
     body = {
         "messages": turns[0],
-        "tools": tools,
-        "tool_choice": "auto",
+        # The API takes no empty list: four questions of live_irrelevance have no function.
+        **({"tools": tools, "tool_choice": "auto"} if tools else {}),
         "metadata": {
             "group": group,
             "bfcl_id": question.get("id"),
@@ -169,7 +167,7 @@ def expected_calls(ground_truth: Any, body: Mapping[str, Any]) -> list[dict[str,
     if not isinstance(ground_truth, list) or not ground_truth:
         raise ValueError("ground_truth must be a list of at least one call")
     original = body["metadata"]["names"]
-    tools = [tool["function"]["name"] for tool in body["tools"]]
+    tools = [tool["function"]["name"] for tool in body.get("tools", [])]
     safe = {original.get(name, name): name for name in tools}
     calls = []
     for call in ground_truth:

@@ -9,7 +9,7 @@ from eval.chat_body import load_json
 from eval.request_lines import JsonLines, RequestError
 
 _ID = re.compile(
-    r"(?P<name>[\w.-]+/[\w.-]+)(?:/(?P<config>[\w.-]+))?(?::(?P<split>[\w.-]+(?:\[[\w:%-]*\])?))?"
+    r"(?P<name>\w[\w.-]*/\w[\w.-]*)(?:/(?P<config>\w[\w.-]*))?(?::(?P<split>[\w.-]+(?:\[[\w:%-]*\])?))?"
 )
 _FILE = re.compile(r"\.(jsonl?|gz|txt|csv|parquet)$")
 _INSTALL = "pip install 'masked-sampling[hub]'"
@@ -86,8 +86,9 @@ def _one_split(source: str, splits: dict[str, Any]) -> Any:
         return next(iter(splits.values()))
     if "test" in splits:
         return splits["test"]
+    names = list(splits)
     raise RequestError(
-        f"dataset {source} has the splits {', '.join(splits)}; name one, {source}:{next(iter(splits))}"
+        f"dataset {source} has the splits {', '.join(names)}; name one, as in {source}:{names[0]}"
     )
 
 

@@ -176,6 +176,8 @@ def _read_folder(folder: Path, skip: bool) -> Workload:
             notes.append(f"{file}: left out: no question has functions, as in sets of many turns")
         else:
             parts.append(lines)
+    if not parts:
+        raise RequestError("\n  ".join([f"{folder} holds nothing that can be asked", *notes[:10]]))
     workload = _read(str(folder), parts, skip)
     return replace(workload, notes=notes + workload.notes)
 
