@@ -21,9 +21,11 @@ TYPES = {
     "null": "null None NoneType",
     "": "any Any",
 }
-"""JSON Schema's types and the words BFCL has for them; "" is no type, which takes any value."""
+"""JSON Schema's types and the words BFCL has for them; "" is no type, which takes any value.
 
-_TYPE = {word: name for name, words in TYPES.items() for word in words.split()}
+An empty word, as in one question of the JavaScript set, is no type either."""
+
+_TYPE = {"": ""} | {word: name for name, words in TYPES.items() for word in words.split()}
 _SCHEMAS = ("items", "additionalProperties", "contains", "not", "if", "then", "else")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 _MAPPINGS = ("properties", "patternProperties", "$defs", "definitions")

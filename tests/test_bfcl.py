@@ -77,6 +77,7 @@ class TestSchema:
         assert bfcl_schema.json_schema({"type": "any", "description": "d"}) == {"description": "d"}
         assert bfcl_schema.json_schema({"type": ["string", "any"]}) == {}
         assert bfcl_schema.json_schema("any") == {}
+        assert bfcl_schema.json_schema({"type": ""}) == {}
 
     def test_schemas_inside_schemas(self):
         schema = bfcl_schema.parameters_schema(
