@@ -8,8 +8,7 @@ checker (ShishirPatil/gorilla, ``ast_checker.py`` of v4):
   other that is listed may not, and one that is not listed may not be given;
 * strings are compared without case, spaces and ``,./-_*^``, and ``'`` is ``"``;
 * an array is one of the accepted arrays, element by element, and where it may be left out it may be
-  empty; an object is one of the accepted
-  objects, whose keys each list their accepted values;
+  empty; an object is one of the accepted objects, whose keys each list their accepted values;
 * true is not 1.
 
 Where a verdict differs from BFCL's, it is the laxer one:
