@@ -7,8 +7,8 @@ checker (ShishirPatil/gorilla, ``ast_checker.py`` of v4):
 * an argument whose accepted values hold ``""`` may be left out, unless the tool requires it; any
   other that is listed may not, and one that is not listed may not be given;
 * strings are compared without case, spaces and ``,./-_*^``, and ``'`` is ``"``;
-* an array is one of the accepted arrays, element by element; an object is one of the accepted
-  objects, whose keys each list their accepted values;
+* an array is one of the accepted arrays, element by element, and where it may be left out it may be
+  empty; an object is one of the accepted objects, whose keys each list their accepted values;
 * true is not 1.
 
 Where a verdict differs from BFCL's, it is the laxer one:
@@ -213,6 +213,8 @@ def _against(value: Any, options: Sequence[Any], schema: Any) -> Cause | None:
     if not types or "string" in types or any(isinstance(option, str) for option in given):
         # Anywhere else "" is no value, and but says that there may be none.
         given = options
+    if "array" in types and "" in options:
+        given = [*given, []]
     if any(_equal(value, option) for option in given):
         return None
     wanted = set(types) | {_kind(option) for option in given}

@@ -7,8 +7,8 @@ only: those of several turns bring classes to run, not functions to call. The ir
 no answers: there nothing should be called.
 
 The answers come from people, and 18 of v4's 2,351 cannot be given within the schemas of their own
-functions (a value that the ``enum`` lacks, an argument that is not there): a run held to the
-schemas gets those wrong.
+functions (a value that ``enum`` lacks, an argument that is not there): a run held to the schemas
+gets those wrong.
 
 Java's and JavaScript's sets are asked for in JSON's types, where the leaderboard asks for source
 text: their figures do not compare with its own.

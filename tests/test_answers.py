@@ -63,6 +63,7 @@ VALUES = [
     (INTEGER, [1], True, "wrong_type"),
     (INTEGER, [0], False, "wrong_type"),
     (INTEGER, ["dontcare"], "dontcare", None),
+    (INTEGER, ["dontcare", ""], "", None),
     (NUMBER, [12.0], 12, None),
     (NUMBER, [12], 12.0, None),
     (NUMBER, [0.1], 0.1, None),
@@ -81,6 +82,8 @@ VALUES = [
     (STRINGS, [["a", "b"]], ["a"], "wrong_value"),
     (STRINGS, [["a"]], "a", "wrong_type"),
     (STRINGS, [["a"]], [], "wrong_value"),
+    (STRINGS, [["a"], ""], [], None),
+    (STRINGS, [["a"], ""], ["b"], "wrong_value"),
     (STRINGS, [], [], None),
     (STRINGS, [], ["a"], "wrong_value"),
     # eval-float-ground-truth, gorilla #1049
