@@ -1,36 +1,52 @@
-"""Engines: requests in, result rows out. Here the local one, around the decoding loop."""
+"""Engines: requests in, result rows out. The interface, and what every engine shares."""
 
 from __future__ import annotations
 
-import re
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 from eval.request_lines import RequestLine
 from eval.rows import ResultRow
-from eval.scoring import verdict
-from grammar.formats import Parsed
-from sampler.chat import Chat
-from sampler.decoding import generate
-from sampler.model import LoadedModel
-from sampler.params import Completion, Request, SamplingParams
+from sampler.params import SamplingParams
 
 _FIELDS = ("temperature", "top_p", "top_k", "min_p", "seed", "max_tokens", "stop")
 # Spreads neighbouring requests over the seeds, so that no two share their noise.
 _SEED_STRIDE = 1_000_003
-# Where the formats write a call's name: as a JSON member, or in an id of kimi_k2's.
-_NAME = re.compile(r'"name"\s*:\s*"([^"]*)"|functions\.([\w.-]+):\d')
+
+
+class Engine(Protocol):
+    """What the harness asks of whatever answers requests."""
+
+    def run(self, lines: Iterable[RequestLine]) -> Iterator[ResultRow]:
+        """Answer requests: a row each, in the order in which they end, failed ones included.
+
+        Abandoning the iterator gives up what is still in flight.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give back connections and threads; the engine is of no use afterwards."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Ready for JSON: everything that rows of one run share, and ``sent``, a phrase for people.
+
+        It is the run key, so what does not change an answer (batch size, concurrency, time limits)
+        is not in it.
+        """
+        ...
 
 
 @dataclass(frozen=True)
 class Sampling:
     """Sampling settings of a run: what is not None goes before the request's own.
 
-    Where neither says anything: temperature 1.0, no cut, 256 tokens. A request without a seed of
-    its own gets one made from `base_seed` and its data_index.
+    Where neither says anything, a local model has temperature 1.0, no cut and 256 tokens, and an
+    endpoint its own defaults. A request without a seed of its own gets one made from `base_seed`
+    and its data_index; with `base_seed` None, that is 0 for a local model, and none for an
+    endpoint.
     """
 
     temperature: float | None = None
@@ -38,10 +54,10 @@ class Sampling:
     top_k: int | None = None
     min_p: float | None = None
     max_tokens: int | None = None
-    base_seed: int = 0
+    base_seed: int | None = None
 
     def params(self, line: RequestLine) -> SamplingParams:
-        """The parameters of one request.
+        """The parameters of one request for a local model.
 
         Raises:
             ValueError, TypeError: the request's own are out of range or of a wrong type.
@@ -50,156 +66,41 @@ class Sampling:
         own = {name: body[name] for name in _FIELDS if body.get(name) is not None}
         if body.get("max_completion_tokens") is not None:
             own["max_tokens"] = body["max_completion_tokens"]
-        given = {k: v for k, v in asdict(self).items() if k in _FIELDS and v is not None}
-        seed = {"seed": (self.base_seed * _SEED_STRIDE + line.data_index) % 2**63}
-        return SamplingParams(**{**seed, **own, **given})
+        return SamplingParams(**{"seed": self.seed_of(line), **own, **self.given()})
+
+    def given(self) -> dict[str, Any]:
+        """The settings that go before the requests' own, by name; the seed is not among them."""
+        return {k: v for k, v in asdict(self).items() if k in _FIELDS and v is not None}
+
+    def seed_of(self, line: RequestLine) -> int:
+        """The seed of a request that has none of its own."""
+        return ((self.base_seed or 0) * _SEED_STRIDE + line.data_index) % 2**63
 
 
-class HfEngine:
-    """A local Hugging Face model behind the decoding loop.
+def failed_row(
+    line: RequestLine,
+    error: BaseException,
+    *,
+    message: str | None = None,
+    request: Mapping[str, Any] | None = None,
+    seconds: float = 0.0,
+    **fields: Any,
+) -> ResultRow:
+    """The row of a request that got no answer.
 
-    Args:
-        loaded: the model.
-        constrained: under the grammar, or free.
-        sampling: overrides of the requests' own settings.
-        batch_size: rows decoded together.
-        policy: keyword arguments of `sampler.chat.Chat` (format, scope, schema_mode, ...).
+    message: what went wrong, for people; the error's own text if it is None.
+    request: the body that was sent; the line's own if it is None.
+    fields: further fields of the row.
     """
-
-    def __init__(
-        self,
-        loaded: LoadedModel,
-        *,
-        constrained: bool,
-        sampling: Sampling,
-        batch_size: int,
-        policy: Mapping[str, Any],
-    ) -> None:
-        self.loaded, self.sampling, self.batch_size = loaded, sampling, batch_size
-        self.chat = Chat(loaded, constrained=constrained, **policy)
-
-    def run(self, lines: Iterable[RequestLine]) -> Iterator[ResultRow]:
-        """Answer requests; a row comes as soon as its request ends, failed ones first."""
-        requests: list[Request] = []
-        for line in lines:
-            try:
-                params = self.sampling.params(line)
-                prompt = self.chat.prepare(line.body)
-                self._check_length(len(prompt.ids), params.max_tokens)
-                requests.append(prompt.request(params, (line, prompt)))
-            except Exception as error:
-                # Whatever a request breaks (a schema, a template), it breaks for itself alone.
-                yield _failed(line, error)
-        requests.sort(key=lambda request: len(request.prompt))
-        completions = generate(
-            self.loaded.model,
-            requests,
-            tokenizer=self.loaded.tokenizer,
-            stop_token_ids=self.loaded.stop_token_ids,
-            batch_size=self.batch_size,
-            trace=True,
-        )
-        for completion in completions:
-            yield self._row(completion)
-
-    def _check_length(self, prompt: int, max_tokens: int) -> None:
-        config = self.loaded.model.config.get_text_config()
-        context = getattr(config, "max_position_embeddings", None)
-        if context is not None and prompt + max_tokens > context:
-            raise ValueError(
-                f"the prompt has {prompt:,} tokens and max_tokens is {max_tokens:,}, but the"
-                f" model's context is {context:,}; shorten the prompt or lower max_tokens"
-            )
-
-    def _row(self, completion: Completion) -> ResultRow:
-        line, prompt = completion.key
-        if completion.finish_reason == "error":
-            return _failed(line, RuntimeError(completion.error), completion.seconds)
-        # A call of a tool that the request does not have is still a call: it is the schema check,
-        # not the parser, that must find it.
-        tools = line.body.get("tools")
-        parsed = self.chat.parse(completion.text, prompt, tools, any_tool=True)
-        message, finish_reason = _answer(completion, parsed)
-        valid, failures = verdict(finish_reason, message, line.body.get("tools"))
-        return ResultRow(
-            data_index=line.data_index,
-            request=line.body,
-            response=self._response(line, completion, message, finish_reason),
-            status="success",
-            finish_reason=finish_reason,
-            tool_calls_valid=valid,
-            last_run_at=datetime.now().isoformat(),
-            duration_ms=round(completion.seconds * 1000),
-            hash=line.hash,
-            masked_sampling={
-                "token_ids": list(completion.token_ids),
-                "text": completion.text,
-                "interventions": [asdict(i) for i in completion.interventions],
-                "near_ties": [asdict(tie) for tie in completion.near_ties],
-                "problems": [asdict(problem) for problem in parsed.problems],
-                "failures": [asdict(failure) for failure in failures],
-                "warnings": list(prompt.plan.warnings),
-                "retries": completion.retries,
-                "guard_failures": [str(failure) for failure in completion.guard_failures],
-            },
-        )
-
-    def _response(
-        self, line: RequestLine, completion: Completion, message: dict[str, Any], reason: str
-    ) -> dict[str, Any]:
-        return {
-            "id": f"chatcmpl-{line.data_index}",
-            "object": "chat.completion",
-            "created": int(time.time()),
-            "model": self.loaded.name,
-            "choices": [{"index": 0, "message": message, "finish_reason": reason}],
-            "usage": {
-                "prompt_tokens": completion.prompt_tokens,
-                "completion_tokens": completion.steps,
-                "total_tokens": completion.prompt_tokens + completion.steps,
-            },
-        }
-
-
-def _answer(completion: Completion, parsed: Parsed) -> tuple[dict[str, Any], str]:
-    """The message and OpenAI's finish_reason.
-
-    A call that cannot be read is an attempt to call all the same. It stands among the calls with
-    its raw text for arguments, which are no JSON: K2VV's check, ours and theirs, then finds it.
-    """
-    attempts = [
-        problem
-        for problem in parsed.problems
-        if problem.kind in ("malformed", "incomplete") and problem.text != _thought(parsed)
-    ]
-    if completion.finish_reason == "length" or not (parsed.tool_calls or attempts):
-        return parsed.message, completion.finish_reason
-    calls = list(parsed.tool_calls)
-    for problem in attempts:
-        named = _NAME.search(problem.text)
-        name = (named[1] or named[2]) if named else ""
-        function = {"name": name, "arguments": problem.text}
-        calls.append({"id": f"unreadable_{len(calls)}", "type": "function", "function": function})
-    return {**parsed.message, "tool_calls": calls}, "tool_calls"
-
-
-def _thought(parsed: Parsed) -> str | None:
-    """Thinking that the completion ends in: nothing was called there."""
-    unclosed = (p.text for p in parsed.problems if p.detail.startswith("thinking is not"))
-    return next(unclosed, None)
-
-
-def _failed(line: RequestLine, error: BaseException, seconds: float = 0.0) -> ResultRow:
+    message = str(error) if message is None else message
+    kind = type(error).__name__
     return ResultRow(
         data_index=line.data_index,
-        request=line.body,
-        response={
-            "error_type": type(error).__name__,
-            "error_message": str(error),
-            "error": f"{type(error).__name__}: {error}",
-        },
+        request=line.body if request is None else request,
+        response={"error_type": kind, "error_message": message, "error": f"{kind}: {message}"},
         status="failed",
         last_run_at=datetime.now().isoformat(),
         duration_ms=round(seconds * 1000),
         hash=line.hash,
+        **fields,
     )

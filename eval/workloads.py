@@ -1,12 +1,13 @@
 """Which requests are asked, and what can be read off a request."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from eval.chat_body import TOOL_CHOICES
-from eval.request_lines import RequestLine
-from eval.rows import ResultRow
+from eval.request_lines import RequestLine, read_requests
+from eval.rows import ResultRow, read_results
 
 UNGROUPED = "ungrouped"
 _DATA = Path(__file__).parent / "data"
@@ -83,3 +84,30 @@ def limited(requests: Sequence[RequestLine], limit: int | None) -> list[RequestL
     if limit is not None and limit < 1:
         raise ValueError(f"limit must be an integer >= 1, got {limit}; leave it out for all")
     return list(requests[:limit])
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Requests, and what their source says about good answers to them.
+
+    kind: of the source: K2VV's chat-completions bodies, or BFCL's questions.
+    reference: when to call, as rows of a results file; None where the source does not say.
+    answers: data_index to the calls that are right; None where the source has none.
+    notes: sentences about what was left out or not found.
+    """
+
+    kind: Literal["k2vv", "bfcl"]
+    requests: list[RequestLine]
+    reference: list[ResultRow] | None = None
+    answers: Mapping[int, Any] | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+def load_workload(source: str | Path | None, *, skip_bad_lines: bool = False) -> Workload:
+    """K2VV's requests: a file, or the bundled ones with their reference."""
+    if skip_bad_lines:
+        raise ValueError("skip_bad_lines is not there yet; mend the lines")
+    if source is None:
+        reference = read_results(bundled_reference())
+        return Workload("k2vv", read_requests(bundled_requests()), reference)
+    return Workload("k2vv", read_requests(source))

@@ -1,36 +1,20 @@
 """`python -m eval.k2vv` as a user runs it: a whole run, its files, its resumption, bad input."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
+from types import ModuleType
 
 import jsonschema
 import pytest
 
 from eval import bundle, k2vv
+from tests.endpoints import ROOT, k2vv_process, lines_of, wait_until
 
-ROOT = Path(__file__).resolve().parent.parent
 LIMIT = 16
 
 
-def k2vv_process(*arguments, **options):
-    return subprocess.Popen(
-        [sys.executable, "-m", "eval.k2vv", *map(str, arguments)],
-        cwd=ROOT,
-        env={**os.environ, "OMP_WAIT_POLICY": "PASSIVE"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        **options,
-    )
-
-
-def lines_of(path):
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 @pytest.fixture(scope="module")
@@ -126,11 +110,7 @@ def test_an_interrupted_run_keeps_what_is_done_and_resumes(tmp_path, run, signal
     arguments = ("--mode", "free", "--limit", LIMIT, "--batch-size", 2, "--output", tmp_path)
     results = tmp_path / "free" / "results.jsonl"
     process = k2vv_process(*arguments)
-    deadline = time.monotonic() + 120
-    while not (results.exists() and results.read_bytes().count(b"\n") >= 4):
-        assert time.monotonic() < deadline
-        assert process.poll() is None, process.communicate()[1]
-        time.sleep(0.02)
+    wait_until(lambda: results.exists() and results.read_bytes().count(b"\n") >= 4, process)
     process.send_signal(signal_sent)
     _, said = process.communicate(timeout=60)
     if signal_sent == signal.SIGINT:
@@ -255,31 +235,31 @@ def test_tool_choice_can_be_overridden(tmp_path):
 
 
 def test_an_unreadable_call_counts_as_one():
-    from eval.engines import _answer
+    from eval.engine_hf import answer
     from grammar.formats import get_format
     from sampler.params import Completion
 
     text = '<tool_call>\n{"name": "f", "arguments": {"x": }}\n</tool_call>'
     done = Completion("k", (1,), text, "stop", 1, 1, 0.0)
-    message, reason = _answer(done, get_format("hermes").parse(text))
+    message, reason = answer(done, get_format("hermes").parse(text))
     assert reason == "tool_calls"
     [call] = message["tool_calls"]
     assert call["function"]["name"] == "f"
     with pytest.raises(ValueError):
         json.loads(call["function"]["arguments"])
     cut = Completion("k", (1,), text[:30], "length", 1, 1, 0.0)
-    assert _answer(cut, get_format("hermes").parse(text[:30]))[1] == "length"
+    assert answer(cut, get_format("hermes").parse(text[:30]))[1] == "length"
 
 
 def test_thinking_that_is_never_closed_is_no_attempt_to_call():
-    from eval.engines import _answer
+    from eval.engine_hf import answer
     from grammar.formats import get_format
     from sampler.params import Completion
 
     for text in ("I think the user says hi.", ""):
         done = Completion("k", (1,), text, "stop", 1, 1, 0.0)
         parsed = get_format("hermes").parse(text, reasoning=True)
-        message, reason = _answer(done, parsed)
+        message, reason = answer(done, parsed)
         assert reason == "stop"
         assert "tool_calls" not in message
 
@@ -299,3 +279,44 @@ def test_arguments_are_typed_by_the_tools_and_unknown_tools_are_calls(name):
         if called == "f":
             assert json.loads(call["function"]["arguments"]) == {"code": "5"}
     assert fmt.parse(text, tools).tool_calls == []
+
+
+def test_help_names_every_flag_and_loads_nothing_heavy():
+    code = (
+        "import sys\nfrom eval import k2vv\n"
+        "try:\n    k2vv.main(['--help'])\nexcept SystemExit as done:\n    assert done.code == 0\n"
+        "print(sorted({'torch', 'openai', 'pydantic', 'rich', 'jsonschema'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.endswith("[]\n"), done.stderr
+    for flag in (
+        "--engine --device --dtype --threads --limit --seed --temperature --top-p --top-k --min-p"
+        " --max-tokens --batch-size --tool-call-parser --structural-tag-scope --incremental"
+        " --structural-tag-schema --overwrite --base-url --api-key --concurrency --timeout"
+        " --retries --extra-body --reference --skip-bad-lines --constrained-via"
+    ).split():
+        assert flag in done.stdout
+
+
+@pytest.mark.parametrize("word", ["score", "compare"])
+def test_the_first_word_may_be_another_command(monkeypatch, word):
+    other, given = ModuleType(f"eval.k2vv_{word}"), []
+
+    def main(argv):
+        given.append(argv)
+        return 7
+
+    other.main = main
+    monkeypatch.setitem(sys.modules, f"eval.k2vv_{word}", other)
+    assert k2vv.main([word, "a.jsonl", "--help"]) == 7
+    assert given == [["a.jsonl", "--help"]]
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--incremental", "--overwrite"], ["--over"], ["--api-k", "x"]]
+)
+def test_flags_that_exclude_each_other_or_are_cut_short_are_refused(capsys, arguments):
+    with pytest.raises(SystemExit) as done:
+        k2vv.main(arguments)
+    assert done.value.code == 2
+    assert "Traceback" not in capsys.readouterr().err
