@@ -14,10 +14,12 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from base64 import b64encode
 from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from openai import APIConnectionError, APIError, APIStatusError, AsyncOpenAI, AsyncStream
 
@@ -70,6 +72,7 @@ class OpenAIEngine:
         retries: int = 3,
     ) -> None:
         self.base_url, self.requests, self._api_key = base_url, requests, api_key
+        self._secrets = _secrets(base_url, api_key)
         self.concurrency, self.timeout, self.retries = concurrency, timeout, retries
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -192,13 +195,14 @@ class OpenAIEngine:
             try:
                 async for chunk in stream:
                     merge.add(chunk)
+            except APIConnectionError as error:
+                raise _broken(merge, error.__cause__ or error) from error
             except APIError as error:
                 raise BadAnswer(f"an error came in the stream: {error.message}") from error
             except ValueError as error:
                 raise BadAnswer(f"the stream cannot be read: {error}") from error
             except Exception as error:
-                said = f"the connection broke after {merge.chunks} chunks ({_said(error)})"
-                raise BrokenStream(said, merge.response()) from error
+                raise _broken(merge, error) from error
         if merge.finish_reason is None:
             said = f"the stream ended after {merge.chunks} chunks without a finish_reason"
             raise BrokenStream(said, merge.response())
@@ -248,10 +252,29 @@ class OpenAIEngine:
             text = f"no whole answer within {self.timeout:g} s; raise --timeout for a slow endpoint"
         elif isinstance(error, APIConnectionError):
             text = f"no connection to {public(self.base_url)} ({_said(error.__cause__ or error)})"
+        elif isinstance(error, BadAnswer | BrokenStream):
+            text = str(error)
         else:
             text = _said(error)
         # A server may quote the key that it refuses.
-        return text.replace(self._api_key, "[api key]") if self._api_key else text
+        for secret in self._secrets:
+            text = text.replace(secret, "[secret]")
+        return text
+
+
+def _secrets(base_url: str, api_key: str | None) -> list[str]:
+    """What may be in no message: the key, and a password in the address, as it is sent."""
+    parts = urlsplit(base_url)
+    secrets = [api_key or ""]
+    if parts.password:
+        pair = f"{unquote(parts.username or '')}:{unquote(parts.password)}"
+        secrets += [b64encode(pair.encode()).decode(), parts.password, unquote(parts.password)]
+    return [secret for secret in secrets if secret]
+
+
+def _broken(merge: StreamMerge, cause: BaseException) -> BrokenStream:
+    said = f"the connection broke after {merge.chunks} chunks ({_said(cause)})"
+    return BrokenStream(said, merge.response())
 
 
 def _passes(error: Exception) -> bool:

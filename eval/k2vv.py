@@ -37,10 +37,13 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     _add_run(parser)
-    _add_sampling(parser.add_argument_group(
-        "sampling", "overrides of the requests' own; without either a local model has temperature"
-        " 1.0, no cut and 256 tokens, and an endpoint its own defaults"
-    ))
+    _add_sampling(
+        parser.add_argument_group(
+            "sampling",
+            "overrides of the requests' own; without either a local model has temperature"
+            " 1.0, no cut and 256 tokens, and an endpoint its own defaults",
+        )
+    )
     _add_grammar(parser.add_argument_group("grammar"))
     _add_local(parser.add_argument_group("local model"))
     _add_endpoint(parser.add_argument_group("endpoint"))

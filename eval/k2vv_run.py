@@ -219,9 +219,7 @@ class Run:
         summary["masked_sampling"]["engine"] = described
         _write_json(self._results(mode).with_name("summary.json"), summary)
 
-    def _report(
-        self, rows: dict[str, list[ResultRow]], seconds: dict[str, float | None]
-    ) -> None:
+    def _report(self, rows: dict[str, list[ResultRow]], seconds: dict[str, float | None]) -> None:
         from rich.console import Console
 
         folder = self.args.output

@@ -117,7 +117,7 @@ async def read_head(reader):
         return None
     method, path, _ = line.decode().split()
     headers = {}
-    while (line := (await reader.readline()).decode().strip()):
+    while line := (await reader.readline()).decode().strip():
         name, _, value = line.partition(":")
         headers[name.lower()] = value.strip()
     return method, path, headers

@@ -5,6 +5,7 @@ import resource
 import signal
 import socket
 import time
+from base64 import b64encode
 from datetime import UTC, datetime
 from email.utils import format_datetime
 from functools import partial
@@ -31,6 +32,7 @@ from tests.endpoints import (
 from tests.stub_endpoint import USAGE
 
 KEY = "sk-secret-4711"
+POLICY = {"format": "hermes", "scope": "always", "schema_mode": "strict"}
 
 
 @pytest.fixture(scope="module")
@@ -264,9 +266,7 @@ class TestWhatIsSent:
         assert (got["temperature"], got["top_p"], got["max_tokens"]) == (0.5, 0.9, 99)
         assert row.extra_body == {"top_k": 40, "min_p": 0.05}
         assert got["seed"] == 2 * 1_000_003 + 1
-        got, _ = self.sent(
-            stub, body("keep 6", max_completion_tokens=7, seed=3), sampling=sampling
-        )
+        got, _ = self.sent(stub, body("keep 6", max_completion_tokens=7, seed=3), sampling=sampling)
         assert got["max_completion_tokens"] == 99
         assert "max_tokens" not in got
         assert got["seed"] == 3
@@ -288,14 +288,12 @@ class TestWhatIsSent:
         got, _ = self.sent(stub, body("keep 9", stream=True, stream_options=options))
         assert got["stream_options"] == options
 
-    POLICY = {"format": "hermes", "scope": "always", "schema_mode": "strict"}
-
     @pytest.mark.parametrize("choice", ["auto", "required", "named", "none"])
     def test_a_structural_tag_holds_what_the_request_asks_for(self, stub, choice):
         named = {"type": "function", "function": {"name": "say"}}
         asked = named if choice == "named" else choice
         request = body(f"keep {choice}", tool_choice=asked)
-        got, row = self.sent(stub, request, via="structural-tag", policy=self.POLICY)
+        got, row = self.sent(stub, request, via="structural-tag", policy=POLICY)
         assert set(row.extra_body) == {"structured_outputs"}
         tag = json.loads(got["structured_outputs"]["structural_tag"])
         assert tag["type"] == "structural_tag"
@@ -308,7 +306,7 @@ class TestWhatIsSent:
     def test_a_tag_takes_the_place_of_response_format(self, stub):
         form = {"type": "json_object"}
         request = body("keep form", response_format=form)
-        got, _ = self.sent(stub, request, via="structural-tag", policy=self.POLICY)
+        got, _ = self.sent(stub, request, via="structural-tag", policy=POLICY)
         assert "response_format" not in got
         got, _ = self.sent(stub, body("keep form2", response_format=form), via="strict")
         assert got["response_format"] == form
@@ -316,7 +314,7 @@ class TestWhatIsSent:
     def test_a_schema_without_a_tag_fails_its_request_alone(self, stub):
         broken = json.loads(json.dumps(TOOL))
         broken["function"]["parameters"]["properties"]["text"] = {"$ref": "#/nowhere"}
-        requests = EndpointRequests(via="structural-tag", policy=self.POLICY)
+        requests = EndpointRequests(via="structural-tag", policy=POLICY)
         rows = ask(stub, body("keep bad", tools=[broken]), body("keep ok"), requests=requests)
         assert rows[1].response["error_type"] == "SchemaError"
         assert rows[2].succeeded
@@ -388,9 +386,11 @@ class TestCommand:
         assert settings["constrained_via"] == "strict"
         assert "max_tokens" not in settings  # the endpoint's own default is not known
 
-    def test_the_key_is_written_nowhere(self, stub, tmp_path, capsys):
-        address = stub.replace("//", "//user:pass-word@")
-        options = ("--api-key", KEY, "--base-url", address, "--retries", "0")
+    @pytest.mark.parametrize("address", ["plain", "with a password"])
+    def test_the_key_is_written_nowhere(self, stub, tmp_path, capsys, address):
+        options = ["--api-key", KEY, "--retries", "0"]
+        if address == "with a password":
+            options += ["--base-url", stub.replace("//", "//user:pass-word@")]
         code, out = self.run(stub, tmp_path, body("say quotes_key"), options=options)
         assert code == 1
         said = capsys.readouterr()
@@ -399,16 +399,19 @@ class TestCommand:
         for text in (said.out.encode(), said.err.encode(), *written):
             assert KEY.encode() not in text
             assert b"pass-word" not in text
-        assert "Bearer [api key]" in said.err
-        assert "--api-key ..." in json.loads((out / "comparison.json").read_text())["provenance"][
-            "command"
-        ]
+            assert b64encode(b"user:pass-word") not in text
+        assert "bad key: B" in said.err
+        assert "[secret]" in said.err
+        assert (
+            "--api-key ..."
+            in json.loads((out / "comparison.json").read_text())["provenance"]["command"]
+        )
 
     def test_the_key_of_the_environment_is_used(self, stub, tmp_path, capsys, monkeypatch):
         monkeypatch.setenv("OPENAI_API_KEY", KEY)
         self.run(stub, tmp_path, body("me quotes_key"), options=("--retries", "0"), mode="free")
         said = capsys.readouterr().err
-        assert "Bearer [api key]" in said
+        assert "Bearer [secret]" in said
         assert KEY not in said
 
     def test_failed_requests_are_tried_again_by_the_same_command(self, stub, tmp_path):
@@ -444,9 +447,8 @@ class TestCommand:
             (["--base-url", "http://x", "--timeout", "nan"], "--timeout must be"),
             (["--base-url", "http://x", "--constrained-via", "server"], "--mode free"),
             (
-                ["--base-url", "http://x", "--constrained-via", "structural-tag"]
-                + ["--tool-call-parser", "nonsense"],
-                "nonsense",
+                "--base-url http://x --constrained-via structural-tag --tool-call-parser n".split(),
+                "'n'",
             ),
         ],
     )

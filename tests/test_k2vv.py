@@ -15,8 +15,6 @@ from tests.endpoints import ROOT, k2vv_process, lines_of, wait_until
 LIMIT = 16
 
 
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """A run of the first bundled requests, both modes: its folder and its exit code."""

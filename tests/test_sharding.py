@@ -14,6 +14,7 @@ from eval.sharding import Place
 from tests.endpoints import ENVIRONMENT, ROOT, lines_of, wait_until
 
 LIMIT = 6
+RUN = {"model": "m"}
 
 
 def torchrun(size, *arguments):
@@ -115,8 +116,6 @@ class TestPlace:
 
 
 class TestParts:
-    RUN = {"model": "m"}
-
     def rows(self, *indices, **fields):
         known = {"status": "success", "hash": "h", **fields}
         return [ResultRow(data_index=i, **known) for i in indices]
@@ -127,20 +126,20 @@ class TestParts:
 
     def test_opening_takes_in_what_the_parts_hold(self, tmp_path):
         path = tmp_path / "results.jsonl"
-        with ResultsFile(path, run_key=self.RUN) as file:
+        with ResultsFile(path, run_key=RUN) as file:
             file.extend(self.rows(1))
         self.write(part_of(path, 0), self.rows(2, 4))
         self.write(part_of(path, 11), self.rows(3))
         with part_of(path, 11).open("ab") as torn:
             torn.write(b'{"data_index": 5, "st')
-        with ResultsFile(path, run_key=self.RUN) as file:
+        with ResultsFile(path, run_key=RUN) as file:
             assert [row.data_index for row in file.rows()] == [1, 2, 3, 4]
             assert "torn" in file.notes[0]
         assert sorted(p.name for p in tmp_path.iterdir()) == ["results.jsonl", "run.json"]
 
     def test_a_kill_between_moving_and_removing_doubles_nothing(self, tmp_path, monkeypatch):
         path = tmp_path / "results.jsonl"
-        ResultsFile(path, run_key=self.RUN).close()
+        ResultsFile(path, run_key=RUN).close()
         self.write(part_of(path, 0), self.rows(1, 2))
 
         def killed(self):
@@ -149,23 +148,23 @@ class TestParts:
         with monkeypatch.context() as patch:
             patch.setattr(Path, "unlink", killed)
             with pytest.raises(KeyboardInterrupt):
-                ResultsFile(path, run_key=self.RUN)
+                ResultsFile(path, run_key=RUN)
         assert part_of(path, 0).exists()
-        with ResultsFile(path, run_key=self.RUN) as file:
+        with ResultsFile(path, run_key=RUN) as file:
             assert [row.data_index for row in file.rows()] == [1, 2]
         assert len(path.read_bytes().splitlines()) == 2
 
     def test_a_row_of_a_part_is_newer_than_one_that_failed(self, tmp_path):
         path = tmp_path / "results.jsonl"
-        with ResultsFile(path, run_key=self.RUN) as file:
+        with ResultsFile(path, run_key=RUN) as file:
             file.extend(self.rows(1, status="failed"))
         self.write(part_of(path, 0), self.rows(1))
-        with ResultsFile(path, run_key=self.RUN) as file:
+        with ResultsFile(path, run_key=RUN) as file:
             assert [row.status for row in file.rows()] == ["success"]
 
     def test_parts_of_another_run_are_refused_and_overwritten_when_told(self, tmp_path):
         path = tmp_path / "results.jsonl"
-        ResultsFile(path, run_key=self.RUN).close()
+        ResultsFile(path, run_key=RUN).close()
         self.write(part_of(path, 0), self.rows(1))
         with pytest.raises(RunMismatch, match='model was "m", is "other"'):
             ResultsFile(path, run_key={"model": "other"})
@@ -176,9 +175,9 @@ class TestParts:
 
     def test_a_part_that_is_being_written_is_left_alone(self, tmp_path):
         path = tmp_path / "results.jsonl"
-        ResultsFile(path, run_key=self.RUN).close()
+        ResultsFile(path, run_key=RUN).close()
         with RowsFile(part_of(path, 0)), pytest.raises(RunMismatch, match="another process"):
-            ResultsFile(path, run_key=self.RUN)
+            ResultsFile(path, run_key=RUN)
 
 
 def test_an_interrupt_ends_torchrun(tmp_path):

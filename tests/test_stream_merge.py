@@ -75,7 +75,7 @@ def test_objects_glued_inside_one_piece_are_left_for_the_check_to_find():
 @st.composite
 def streams(draw):
     """Calls, and pieces of them in one of the ways servers have."""
-    values = st.dictionaries(st.text(max_size=3), st.text("{}\"\\ a", max_size=6), max_size=3)
+    values = st.dictionaries(st.text(max_size=3), st.text('{}"\\ a', max_size=6), max_size=3)
     calls = draw(st.lists(st.tuples(st.sampled_from(["f", "get", "get_all"]), values), max_size=4))
     way = draw(
         st.sampled_from(["indexed", "no_index", "all_zero", "name_again", "fresh_ids", "no_ids"])
