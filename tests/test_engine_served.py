@@ -103,18 +103,18 @@ def bodies(count, **fields):
 def test_every_request_gets_a_row_and_streaming_makes_no_difference(server, tmp_path):
     found = {}
     for streaming in (False, True):
-        path = write_requests(tmp_path / "r.jsonl", bodies(8, stream=streaming, max_tokens=100))
+        path = write_requests(tmp_path / "r.jsonl", bodies(5, stream=streaming, max_tokens=80))
         out = tmp_path / f"out{streaming}"
         arguments = [str(path), *server.options, "--output", str(out)]
         assert k2vv.main([*arguments, "--concurrency", "3"]) == 0
         for mode in ("free", "constrained"):
             rows = {row["data_index"]: row for row in lines_of(out / mode / "results.jsonl")}
-            assert sorted(rows) == list(range(1, 9))
+            assert sorted(rows) == list(range(1, 6))
             found[streaming, mode] = rows
             for row in rows.values():
                 assert row["status"] == "success"
                 usage = row["response"]["usage"]
-                assert 0 < usage["completion_tokens"] <= 100
+                assert 0 < usage["completion_tokens"] <= 80
                 assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
                 assert row["duration_ms"] > 0
             summary = json.loads((out / mode / "summary.json").read_text())
@@ -147,22 +147,21 @@ def test_a_parameter_that_the_server_refuses_is_its_own_reason(server, tmp_path,
 
 
 def test_a_server_that_dies_fails_the_rest_and_a_second_run_completes_them(server, tmp_path):
-    # At the twelfth the model calls in broken JSON, which this server answers with a 500.
-    count = 11
-    path = write_requests(tmp_path / "r.jsonl", bodies(count, max_tokens=120))
+    count = 6
+    path = write_requests(tmp_path / "r.jsonl", bodies(count, max_tokens=80))
     out = tmp_path / "out"
     arguments = [path, *server.options, "--mode", "free", "--output", out]
     arguments += ["--retries", 0, "--concurrency", 2]
     results = out / "free" / "results.jsonl"
     process = k2vv_process(*arguments)
-    wait_until(lambda: results.exists() and results.read_bytes().count(b"\n") >= 3, process)
+    wait_until(lambda: results.exists() and results.read_bytes().count(b"\n") >= 1, process)
     server.kill()
     _, said = process.communicate(timeout=60)
     assert process.returncode == 1, said
     rows = lines_of(results)
     assert sorted(row["data_index"] for row in rows) == list(range(1, count + 1))
     failed = [row for row in rows if row["status"] == "failed"]
-    assert 0 < len(failed) <= count - 3
+    assert 0 < len(failed) < count
     for row in failed:
         assert row["response"]["error_type"] == "APIConnectionError"
         assert "no connection to" in row["response"]["error_message"]
