@@ -28,7 +28,6 @@ failed are tried again. Exit code: 0, 1 (some request failed), 2 (bad input), 13
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The options of the command."""
     parser = argparse.ArgumentParser(
         prog="python -m eval.k2vv",
         description="Trigger similarity and schema accuracy, constrained against free.",

@@ -359,7 +359,14 @@ def _object(text: str) -> dict[str, Any]:
 
 
 def _names(requests: Sequence[RequestLine]) -> str:
-    names = dict.fromkeys(str(line.body.get("model")) for line in requests)
+    """The models that requests name, for people."""
+    unnamed = sum(not line.body.get("model") for line in requests)
+    if unnamed:
+        raise ValueError(
+            f"{unnamed:,} of {len(requests):,} requests name no model, and an endpoint wants to be"
+            " told; give --model"
+        )
+    names = dict.fromkeys(str(line.body["model"]) for line in requests)
     return ", ".join(names) if len(names) <= 3 else f"{len(names)} models"
 
 

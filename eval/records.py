@@ -128,6 +128,13 @@ class RowsFile:
         before = self._size
         try:
             self._write(b"".join(lines))
+            self._remember_all(places)
+        except KeyboardInterrupt:
+            # It may come when the lines are whole and only not known to be.
+            if os.fstat(self._file.fileno()).st_size == size:
+                self._size = size
+                self._remember_all(places)
+            raise
         except OSError as error:
             # Half a line must not stay: the next row would be glued to it.
             self._file.truncate(before)
@@ -137,8 +144,6 @@ class RowsFile:
                 f"a row cannot be written to {self.path}: {error.strerror}; the rows before it are"
                 " whole: make room, and the same command goes on from there",
             ) from error
-        for key, place in places.items():
-            self._remember(key, place)
 
     def done(self, requests: Iterable[RequestLine]) -> set[int]:
         """data_index of the requests whose newest row, under the same hash, is a success."""
@@ -180,6 +185,10 @@ class RowsFile:
         # Popped first, so that the order of the dict is the order of the newest rows.
         self._places.pop(key, None)
         self._places[key] = place
+
+    def _remember_all(self, places: Mapping[tuple[int, str], _Place]) -> None:
+        for key, place in places.items():
+            self._remember(key, place)
 
     def _write(self, data: bytes) -> None:
         left = memoryview(data)

@@ -459,6 +459,17 @@ class TestCommand:
         assert len(error.strip().splitlines()) == 1
         assert not (tmp_path / "out").exists()
 
+    def test_requests_without_a_model_need_one(self, stub, tmp_path, capsys):
+        code, out = self.run(stub, tmp_path, body("one"), body("two", model=None))
+        assert code == 2
+        assert "1 of 2 requests name no model" in capsys.readouterr().err
+        assert not out.exists()
+        code, out = self.run(stub, tmp_path, body("two", model=None), options=["--model", "mine"])
+        assert code == 0
+        assert [row["request"]["model"] for row in lines_of(out / "free" / "results.jsonl")] == [
+            "mine"
+        ]
+
     def test_a_full_disk_is_said_and_the_run_goes_on_later(self, stub, tmp_path):
         path = write_requests(tmp_path / "r.jsonl", [body(f"{i} " + "x" * 900) for i in range(60)])
         out = tmp_path / "out"

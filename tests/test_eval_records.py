@@ -434,6 +434,22 @@ class TestResultsFile:
         assert [r.data_index for r in records.read_results(path)] == [1, 3]
         assert len(path.read_bytes().splitlines()) == 2
 
+    def test_an_interrupt_after_the_write_leaves_file_and_memory_agreed(
+        self, tmp_path, monkeypatch
+    ):
+        def interrupted(fd):
+            raise KeyboardInterrupt
+
+        with ResultsFile(tmp_path / "results.jsonl", run_key=RUN) as file:
+            file.append(row(1))
+            with monkeypatch.context() as patch:
+                patch.setattr(os, "fsync", interrupted)
+                with pytest.raises(KeyboardInterrupt):
+                    file.append(row(2))
+            assert [r.data_index for r in file.rows()] == [1, 2]
+            file.append(row(3))
+            assert [r.data_index for r in file.rows()] == [1, 2, 3]
+
     def test_appended_rows_survive_a_kill(self, tmp_path):
         path = tmp_path / "results.jsonl"
         script = (
