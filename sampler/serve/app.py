@@ -179,7 +179,8 @@ def _key_check(api_key: str):
 
     async def check(http: Request) -> None:
         kind, _, sent = http.headers.get("authorization", "").partition(" ")
-        good = hmac.compare_digest(sent.strip().encode("utf-8", "replace"), wanted)
+        # What Starlette reads as Latin-1 is bytes to us.
+        good = hmac.compare_digest(sent.strip().encode("latin-1"), wanted)
         if kind.lower() != "bearer" or not good:
             raise ApiError(
                 401,

@@ -21,6 +21,10 @@ _FIELDS = (
     "parallel_tool_calls",
     "response_format",
     "structured_outputs",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
     "chat_template_kwargs",
     "temperature",
     "top_p",
@@ -82,8 +86,10 @@ def refused(error: Exception | str) -> ApiError:
     message = str(error)
     found = _AT_START.match(message)
     param = found[1] if found else None
-    if param is None and message.startswith("the schema of "):
-        param = "response_format" if "response_format" in message[:40] else "tools"
+    if message.startswith("the schema of "):
+        param = "tools" if message.startswith("the schema of tool ") else "response_format"
+    elif message.startswith("the chat template "):
+        param = "messages"
     return ApiError(400, message, param=param)
 
 

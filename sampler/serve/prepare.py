@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from jinja2 import TemplateError
-
 from sampler.chat import Chat, Prompt
 from sampler.params import SamplingParams
 from sampler.serve.errors import ApiError, refused
@@ -27,13 +25,15 @@ _SAMPLING = (
     "repetition_penalty",
     "logit_bias",
 )
-_PLANNED = (
-    "tools",
-    "tool_choice",
-    "parallel_tool_calls",
+_ANSWERS = (
     "response_format",
     "structured_outputs",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
 )
+_PASSED_ON = ("tools", "tool_choice", "parallel_tool_calls", *_ANSWERS)
 _SEEDS = 2**63
 
 
@@ -95,7 +95,7 @@ def prepare(
     Raises:
         ApiError: 400, naming the field, or the tool, the place in its schema and the reason.
     """
-    _check_sizes(request, limits)
+    _check_sizes(request, body, limits)
     wanted = request.max_completion_tokens or request.max_tokens
     if wanted is not None and wanted > limits.tokens:
         raise ApiError(
@@ -114,12 +114,9 @@ def prepare(
             param="logit_bias",
         )
     try:
-        prompt = chat.prepare(_chat_body(chat, request, body))
+        prompt = chat.prepare(_chat_body(request, body))
     except ValueError as error:
         raise refused(error) from error
-    except TemplateError as error:
-        message = f"messages cannot be written by the model's chat template: {error}"
-        raise ApiError(400, message, param="messages") from error
     room = _room(chat, len(prompt.ids), wanted)
     max_tokens = min(limits.tokens, room) if wanted is None else wanted
     params |= {"max_tokens": max_tokens, "finish_in_budget": finish_in_budget}
@@ -135,14 +132,13 @@ def prepare(
     )
 
 
-def _check_sizes(request: ChatRequest, limits: Limits) -> None:
+def _check_sizes(request: ChatRequest, body: Mapping[str, Any], limits: Limits) -> None:
     tools = request.tools or []
     if len(tools) > limits.tools:
         raise ApiError(
             400, f"tools must be at most {limits.tools}; got {len(tools)}", param="tools"
         )
-    sized = [("response_format", request.response_format)]
-    sized.append(("structured_outputs", request.structured_outputs))
+    sized = [(name, body.get(name)) for name in _ANSWERS]
     sized += [(f"tools[{i}]", tool) for i, tool in enumerate(tools)]
     for name, value in sized:
         try:
@@ -162,6 +158,9 @@ def _params(request: ChatRequest, *, max_tokens: int) -> dict[str, Any]:
     """Arguments of `SamplingParams` that do not differ between choices, checked."""
     given = {name: getattr(request, name) for name in _SAMPLING}
     params = {name: value for name, value in given.items() if value is not None}
+    if params.get("top_k") == -1:
+        # What vLLM calls no cut.
+        params["top_k"] = 0
     params["stop"] = tuple(request.stop)
     if request.logprobs:
         # At least one: the token's own logprob is then the model's, as the others are.
@@ -178,25 +177,17 @@ def _wrapped(seed: int) -> int:
     return (seed + _SEEDS) % (2 * _SEEDS) - _SEEDS
 
 
-def _chat_body(chat: Chat, request: ChatRequest, body: Mapping[str, Any]) -> dict[str, Any]:
+def _chat_body(request: ChatRequest, body: Mapping[str, Any]) -> dict[str, Any]:
     """What `Chat.prepare` takes."""
-    template = str(chat.loaded.tokenizer.chat_template)
-    messages = []
-    for read, message in zip(request.messages, body["messages"], strict=True):
-        role = read.role
-        # Templates that do not know the role leave such a message out, or fail.
-        if role == "_input" or (role == "developer" and "developer" not in template):
-            role = "system"
-        messages.append({**message, "role": role, "content": read.content})
-    prepared = {name: body[name] for name in _PLANNED if body.get(name) is not None}
-    switches = dict(request.chat_template_kwargs or {})
+    passed = {name: body[name] for name in _PASSED_ON if body.get(name) is not None}
+    variables = dict(request.chat_template_kwargs or {})
     if request.thinking is not None:
-        switches.setdefault("thinking", request.thinking.type == "enabled")
+        variables.setdefault("thinking", request.thinking.type == "enabled")
     if request.reasoning_effort is not None:
-        switches.setdefault("reasoning_effort", request.reasoning_effort)
-    if switches:
-        prepared["chat_template_kwargs"] = switches
-    return {**prepared, "messages": messages}
+        variables.setdefault("reasoning_effort", request.reasoning_effort)
+    if variables:
+        passed["chat_template_kwargs"] = variables
+    return {**passed, "messages": request.messages}
 
 
 def _room(chat: Chat, prompt: int, wanted: int | None) -> int:

@@ -1,5 +1,7 @@
 """The body of POST /v1/chat/completions: what is read, what is refused, what is ignored.
 
+What messages, tools and grammars may be is for `sampler.chat` to say; here the rest is checked.
+
 Fields that nobody here knows are ignored, as vLLM does. Fields that would change what is sampled,
 and that the decoding loop does not have, are refused: an answer must be the one that was asked for.
 """
@@ -33,11 +35,6 @@ _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "echo": _OFF,
     "function_call": _OFF,
     "functions": _OFF,
-    "guided_choice": _OFF,
-    "guided_decoding_backend": _OFF,
-    "guided_grammar": _OFF,
-    "guided_json": (None,),
-    "guided_regex": _OFF,
     "ignore_eos": _OFF,
     "include_stop_str_in_output": _OFF,
     "length_penalty": (None, 1),
@@ -64,33 +61,9 @@ _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
 _INSTEAD = {
     "functions": "tools",
     "function_call": "tool_choice",
-    "guided_json": "structured_outputs",
-    "guided_regex": "structured_outputs",
-    "guided_choice": "structured_outputs",
-    "guided_grammar": "structured_outputs",
     "regex": "structured_outputs",
     "ebnf": "structured_outputs",
 }
-
-
-def _content(value: Any) -> Any:
-    """A message's content with its parts checked, refusals read as text."""
-    if value is None or isinstance(value, str):
-        return value
-    if not isinstance(value, list):
-        raise ValueError(f"must be a string, a list of parts or null; got {_short(value)}")
-    parts = []
-    for i, part in enumerate(value):
-        kind = part.get("type") if isinstance(part, dict) else None
-        key = kind if kind in ("text", "refusal") else None
-        if key is None and kind is not None:
-            raise ValueError(f"part {i} has type {_short(kind)}; this model reads text parts only")
-        if key is None or not isinstance(part.get(key), str):
-            raise ValueError(
-                f'part {i} must be {{"type": "text", "text": ...}}; got {_short(part)}'
-            )
-        parts.append({"type": "text", "text": part[key]})
-    return parts
 
 
 def _stops(value: Any) -> Any:
@@ -118,27 +91,6 @@ class _Model(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True)
 
 
-class CalledFunction(_Model):
-    name: str
-    arguments: str | dict[str, Any] | None = None
-
-
-class ToolCall(_Model):
-    model_config = ConfigDict(extra="allow")
-    id: str | None = None
-    function: CalledFunction
-
-
-class Message(_Model):
-    """One message; whatever else it holds reaches the chat template."""
-
-    model_config = ConfigDict(extra="allow")
-    role: Literal["system", "developer", "user", "assistant", "tool", "_input"]
-    content: Annotated[Any, BeforeValidator(_content)] = None
-    tool_calls: list[ToolCall] | None = None
-    tool_call_id: str | None = None
-
-
 class StreamOptions(_Model):
     include_usage: bool | None = None
 
@@ -153,7 +105,7 @@ class ChatRequest(_Model):
     """A request; None is a field that was not sent."""
 
     model: str | None = None
-    messages: list[Message] = Field(min_length=1)
+    messages: Any
     tools: list[Any] | None = None
     tool_choice: Any = None
     parallel_tool_calls: bool | None = None
@@ -243,7 +195,7 @@ def _no_constant(name: str) -> None:
 def _explained(error: ValidationError) -> ApiError:
     first = error.errors(include_url=False, include_context=False)[0]
     # Pydantic names the branch of a union, too.
-    path = [p for p in first["loc"] if isinstance(p, int) or (p.isidentifier() and p != "str")]
+    path = [part for part in first["loc"] if isinstance(part, int) or part.isidentifier()]
     where = ""
     for part in path:
         where += f"[{part}]" if isinstance(part, int) else f".{part}" if where else part

@@ -37,5 +37,5 @@ class Reader:
             self._chat.format,
             job.tools,
             reasoning=job.prompt.reasoning,
-            answer=job.prompt.plan.answer is not None,
+            answer=job.prompt.plan.is_answer,
         )
