@@ -56,9 +56,10 @@ class Running:
             return answer.read().decode()
 
     def metric(self, name):
-        """The sum of a metric over its labels."""
-        found = re.findall(rf"^masked_sampling_{name}(?:{{.*}})? (\S+)$", self.get("/metrics"), re.M)
-        return sum(map(float, found))
+        """The value of a metric; without labels in its name, the sum over them."""
+        labels = "" if "{" in name else r"(?:{.*})?"
+        pattern = rf"^masked_sampling_{re.escape(name)}{labels} (\S+)$"
+        return sum(map(float, re.findall(pattern, self.get("/metrics"), re.M)))
 
     def resident_bytes(self):
         pages = Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]

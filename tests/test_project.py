@@ -23,7 +23,9 @@ COMMANDS = (
     "eval.json_schema",
     "eval.bundle",
     "eval.nano_curve",
+    "eval.serve_check",
     "sampler.nano.train",
+    "sampler.serve",
 )
 
 

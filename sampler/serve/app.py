@@ -69,7 +69,7 @@ async def _chat_completions(service: Service, seat: Seat, http: Request) -> Resp
     streamed = False
     try:
         raw = await _read_body(http, service.limits.body_bytes, service.limits.body_seconds)
-        request, body = read_request(raw)
+        request, body = await service.in_thread(read_request, raw)
         service.check_model(request.model)
         seat.take(request.choices)
         job = await while_connected(http.receive, service.prepare(request, body))

@@ -101,16 +101,17 @@ def internal() -> ApiError:
 def install_handlers(app: FastAPI) -> None:
     """Let every error of `app` have OpenAI's body."""
 
-    @app.exception_handler(ApiError)
     async def told(request: Request, error: ApiError) -> JSONResponse:
         return error.response()
 
-    @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> JSONResponse:
-        where = f"{request.method} {request.url.path}"
-        return ApiError(error.status_code, f"{error.detail}: {where}", headers=error.headers).response()
+        message = f"{error.detail}: {request.method} {request.url.path}"
+        return ApiError(error.status_code, message, headers=error.headers).response()
 
-    @app.exception_handler(Exception)
     async def unexpected(request: Request, error: Exception) -> JSONResponse:
         # Starlette raises it again once this is sent, and so the log has the stack.
         return internal().response()
+
+    app.add_exception_handler(ApiError, told)
+    app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(Exception, unexpected)

@@ -108,9 +108,14 @@ class Service:
             message = f"the model {wanted[:100]!r} does not exist; this server has {self.name!r}"
             raise ApiError(404, message, param="model", code="model_not_found")
 
+    async def in_thread(self, work: Callable[..., _T], *arguments: Any, **options: Any) -> _T:
+        """The result of slow work, of which little is done at a time."""
+        call = partial(work, *arguments, **options)
+        return await asyncio.get_running_loop().run_in_executor(self._preparing, call)
+
     async def prepare(self, request: ChatRequest, body: dict[str, Any]) -> Job:
-        """See `sampler.serve.prepare.prepare`; in a thread of its own."""
-        work = partial(
+        """See `sampler.serve.prepare.prepare`."""
+        return await self.in_thread(
             prepare,
             self.chat,
             self.limits,
@@ -118,7 +123,6 @@ class Service:
             body,
             finish_in_budget=self._finish_in_budget,
         )
-        return await asyncio.get_running_loop().run_in_executor(self._preparing, work)
 
     async def answer(self, job: Job) -> tuple[dict[str, Any], dict[str, str]]:
         """The whole answer, and headers of its own.
