@@ -44,9 +44,7 @@ class Client:
     def __init__(self, base_url: str, api_key: str | None = None, timeout_s: float = 600) -> None:
         self._url = urlsplit(base_url.rstrip("/"))
         if self._url.scheme not in ("http", "https") or not self._url.hostname:
-            raise ValueError(
-                f"base_url must be like http://127.0.0.1:8000/v1; got {base_url!r}"
-            )
+            raise ValueError(f"base_url must be like http://127.0.0.1:8000/v1; got {base_url!r}")
         self._timeout_s = timeout_s
         self._headers = {"content-type": "application/json"}
         if api_key:

@@ -139,7 +139,11 @@ def reassembled(chunks):
         for part in chunk["choices"]:
             choice = choices.setdefault(
                 part["index"],
-                {"message": {"content": "", "tool_calls": []}, "logprobs": [], "finish_reason": None},
+                {
+                    "message": {"content": "", "tool_calls": []},
+                    "logprobs": [],
+                    "finish_reason": None,
+                },
             )
             assert choice["finish_reason"] is None, "a chunk after the last"
             delta, message = part["delta"], choice["message"]
@@ -151,7 +155,10 @@ def reassembled(chunks):
                 if call["index"] == len(message["tool_calls"]):
                     assert call["id"] and call["type"] == "function" and call["function"]["name"]
                     message["tool_calls"].append(
-                        {"id": call["id"], "function": {"name": call["function"]["name"], "arguments": ""}}
+                        {
+                            "id": call["id"],
+                            "function": {"name": call["function"]["name"], "arguments": ""},
+                        }
                     )
                 else:
                     assert not call.get("id") and not call["function"].get("name")

@@ -14,11 +14,32 @@ from tests.serving import ROOT, running
 
 SCHEMAS = [
     {"type": "string", "enum": ["", " ", "\n", "special\\chars"]},
-    {"$defs": {"Node": {"properties": {"next": {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/Node"}]}}, "required": ["next"], "type": "object"}}, "$ref": "#/$defs/Node"},
-    {"type": "object", "properties": {"child": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}}, "required": ["child"]},
-    {"properties": {"a": {"type": "integer"}, "b": {"$ref": "#/properties/a"}}, "required": ["b"], "type": "object"},
+    {
+        "$defs": {
+            "Node": {
+                "properties": {"next": {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/Node"}]}},
+                "required": ["next"],
+                "type": "object",
+            }
+        },
+        "$ref": "#/$defs/Node",
+    },
+    {
+        "type": "object",
+        "properties": {"child": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}},
+        "required": ["child"],
+    },
+    {
+        "properties": {"a": {"type": "integer"}, "b": {"$ref": "#/properties/a"}},
+        "required": ["b"],
+        "type": "object",
+    },
     {"$id": "my-schema", "$defs": {"S": {"type": "boolean"}}, "anyOf": [{"$ref": "#/$defs/S"}]},
-    {"definitions": {"x": {"const": {"$ref": "#"}}}, "items": {"$ref": "#/definitions/x"}, "type": "array"},
+    {
+        "definitions": {"x": {"const": {"$ref": "#"}}},
+        "items": {"$ref": "#/definitions/x"},
+        "type": "array",
+    },
     {"properties": {"$ref": {"type": "integer"}}, "required": ["$ref"], "type": "object"},
     {"items": {"enum": [1, 2, 3]}, "minItems": 2, "maxItems": 3, "type": "array"},
 ]
@@ -59,16 +80,18 @@ def test_a_wrapped_schema_accepts_what_the_schema_accepts(schema):
 
 
 def test_the_schemas_of_walle():
-    folder = Path(os.environ.get("MASKED_SAMPLING_SHARED", ROOT.parent / "shared")) / "data" / "walle"
+    folder = (
+        Path(os.environ.get("MASKED_SAMPLING_SHARED", ROOT.parent / "shared")) / "data" / "walle"
+    )
     if not folder.is_dir():
         pytest.skip("the walle schemas are not here: ../shared/data/walle")
     cases = read_cases(folder)
     assert len(cases) == 212
     for case in cases:
         schema = json.loads(
-            (folder / f"{case.name.split(':')[0]}.jsonl").read_text().splitlines()[
-                int(case.name.split(":")[1]) - 1
-            ]
+            (folder / f"{case.name.split(':')[0]}.jsonl")
+            .read_text()
+            .splitlines()[int(case.name.split(":")[1]) - 1]
         )
         own, around = Draft202012Validator(schema), Draft202012Validator(case.parameters)
         for value in VALUES:
@@ -105,7 +128,11 @@ def test_verdicts(given, outcome):
 
 def test_counts():
     rows = [
-        {"outcome": "valid", "guard": "redone=2; guarded=submit", "usage": {"completion_tokens": 5}},
+        {
+            "outcome": "valid",
+            "guard": "redone=2; guarded=submit",
+            "usage": {"completion_tokens": 5},
+        },
         {"outcome": "valid", "guard": "guarded=submit", "usage": {}},
         {"outcome": "refused", "guard": "", "usage": {}, "detail": "why"},
     ]

@@ -68,5 +68,5 @@ def test_several_or_none_is_an_error_with_the_names():
     with pytest.raises(ValueError, match="no calls of a known format; name one: hermes"):
         guess_format(tokenizer("{{ m.content }}"))
     both = "{% if tools %}<tool_call> or <|tool_calls_section_begin|>{% endif %}"
-    with pytest.raises(ValueError, match="fits several formats; name one: .*hermes.*kimi_k2"):
+    with pytest.raises(ValueError, match=r"fits several formats; name one: .*hermes.*kimi_k2"):
         guess_format(tokenizer("{{ m.content }}", tools=both))

@@ -19,7 +19,9 @@ BATCH, SEATS = 8, 100
 
 @pytest.fixture(scope="module")
 def server():
-    with running(*STRICT, "--max-batch-size", str(BATCH), "--max-queue", str(SEATS - BATCH)) as started:
+    with running(
+        *STRICT, "--max-batch-size", str(BATCH), "--max-queue", str(SEATS - BATCH)
+    ) as started:
         yield started
 
 

@@ -241,7 +241,10 @@ def test_choices_differ_by_their_seeds(client):
 
 
 def test_without_a_seed_answers_differ(client):
-    texts = {ask(client, max_tokens=20, temperature=2.0)[0]["choices"][0]["message"]["content"] for _ in range(4)}
+    texts = {
+        ask(client, max_tokens=20, temperature=2.0)[0]["choices"][0]["message"]["content"]
+        for _ in range(4)
+    }
     assert len(texts) > 1
 
 
@@ -272,15 +275,16 @@ def test_a_bias_and_a_penalty_reach_the_draw(client, loaded):
     (biased,) = both(client, seed=4, max_tokens=3, logprobs=True, logit_bias={str(wanted): 100})
     assert biased["logprobs"]["content"][0]["token"] == "a" != token["token"]
     plainly = both(client, seed=4, max_tokens=80, logit_bias={str(end): -100})
-    penal = both(
-        client, seed=4, max_tokens=80, logit_bias={str(end): -100}, frequency_penalty=2.0
-    )
+    penal = both(client, seed=4, max_tokens=80, logit_bias={str(end): -100}, frequency_penalty=2.0)
     assert plain(plainly[0]["message"]) != plain(penal[0]["message"])
 
 
 def test_history_with_calls_results_and_parts(client, loaded):
     history = [
-        {"role": "developer", "content": [{"type": "text", "text": "Be "}, {"type": "text", "text": "brief."}]},
+        {
+            "role": "developer",
+            "content": [{"type": "text", "text": "Be "}, {"type": "text", "text": "brief."}],
+        },
         *ASK,
         {
             "role": "assistant",

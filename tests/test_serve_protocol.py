@@ -203,7 +203,10 @@ def test_what_cannot_be_is_a_400_with_its_field(chat, fields, param, says):
 
 
 def test_a_schema_that_cannot_be_guaranteed_names_tool_pointer_and_reason(chat):
-    function = {"name": "find", "parameters": {"type": "object", "properties": {"q": {"$ref": "#/no"}}}}
+    function = {
+        "name": "find",
+        "parameters": {"type": "object", "properties": {"q": {"$ref": "#/no"}}},
+    }
     with pytest.raises(ApiError) as caught:
         prepared(chat, tools=[{"type": "function", "function": function}], tool_choice="required")
     assert caught.value.param == "tools"

@@ -80,9 +80,7 @@ def test_the_tokens_of_a_real_vocabulary(loaded):
     ids = tokenizer(text, add_special_tokens=False).input_ids
 
     def whole(ids):
-        return tokenizer.decode(
-            ids, skip_special_tokens=False, clean_up_tokenization_spaces=False
-        )
+        return tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
     stream = TextStream(whole)
     sent = "".join(stream.add([token]) for token in ids)

@@ -127,7 +127,9 @@ def test_a_prompt_that_does_not_fit_fails_alone(loaded, chats, dialogues, work):
 
 def test_a_cancelled_row_is_heard_of_no_more(chats, dialogues, work):
     first, second = requests_of(chats["free"], dialogues[:2], max_tokens=1500)
-    never_ends = Request(first.prompt, SamplingParams(max_tokens=1500, logit_bias={2: -100.0}), key=0)
+    never_ends = Request(
+        first.prompt, SamplingParams(max_tokens=1500, logit_bias={2: -100.0}), key=0
+    )
     worker, metrics = work(batch_size=1)
     begun, heard = threading.Event(), []
 

@@ -100,6 +100,7 @@ def _serve(args: argparse.Namespace) -> int:
         raise ValueError(f"--threads must be at least 1, got {args.threads}")
     try:
         import uvicorn  # noqa: F401
+
         from sampler.serve.app import create_app
     except ModuleNotFoundError as error:
         raise ImportError(f"{error}; install masked-sampling[serve]") from error

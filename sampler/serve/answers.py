@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from grammar.formats import Parsed
-from sampler.serve.reader import Reader
 from sampler.params import Completion
 from sampler.serve.errors import ApiError, internal, log
 from sampler.serve.prepare import Job
+from sampler.serve.reader import Reader
 
 # What the parsers call calls whose format writes no ids.
 _COUNTED = re.compile(r"call_\d+")
@@ -43,7 +43,7 @@ def finish_reason(completion: Completion, parsed: Parsed) -> str:
 
 
 def with_own_id(call: Mapping[str, Any]) -> dict[str, Any]:
-    """A call whose id no other answer has; ids that the model wrote stay (Kimi's mean something)."""
+    """A call whose id no other answer has; ids that the model wrote stay: Kimi's mean something."""
     if _COUNTED.fullmatch(call["id"]):
         return {**call, "id": f"call_{uuid.uuid4().hex[:24]}"}
     return dict(call)

@@ -133,7 +133,9 @@ class EventStream(Response):
         self, events: AsyncIterator[bytes], headers: Mapping[str, str], seat: Seat
     ) -> None:
         # No proxy may buffer it.
-        super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no", **headers})
+        super().__init__(
+            headers={"cache-control": "no-cache", "x-accel-buffering": "no", **headers}
+        )
         self.raw_headers = [(n, v) for n, v in self.raw_headers if n != b"content-length"]
         self.raw_headers.append((b"content-type", b"text/event-stream; charset=utf-8"))
         self._events, self._seat = events, seat
@@ -147,9 +149,7 @@ class EventStream(Response):
             self._seat.leave()
 
     async def _send(self, send) -> None:
-        await send(
-            {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
-        )
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         async with aclosing(self._events) as events:
             async for event in events:
                 await send({"type": "http.response.body", "body": event, "more_body": True})

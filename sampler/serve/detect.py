@@ -67,9 +67,9 @@ def guess_format(tokenizer: Any) -> tuple[Format, str]:
 
 
 def _only(found: list[Format]) -> Format:
-    """The first of formats that write the same text; several texts are no answer."""
+    """The first of formats whose texts differ by whitespace only; others are no answer."""
     call = {"id": _IDS[0], "function": {"name": "f", "arguments": "{}"}}
-    texts = {fmt.render([call]) for fmt in found}
+    texts = {_bare(fmt.render([call])) for fmt in found}
     if len(texts) > 1:
         raise ValueError(
             "--tool-call-parser auto: the chat template fits several formats; name one:"
@@ -110,10 +110,13 @@ def _writes(fmt: Format, written: str) -> bool:
 
 
 def _nearly_writes(fmt: Format, written: str) -> bool:
-    bare = re.sub(r"\s", "", written)
-    return any(re.sub(r"\s", "", text) in bare for text in _renderings(fmt))
+    return any(_bare(text) in _bare(written) for text in _renderings(fmt))
 
 
 def _reads(fmt: Format, written: str) -> bool:
     calls = fmt.parse(written, [_TOOL]).tool_calls
     return [json.loads(call["function"]["arguments"]) for call in calls] == [_ARGUMENTS]
+
+def _bare(text: str) -> str:
+    return re.sub(r"\s", "", text)
+

@@ -17,15 +17,23 @@ class Metrics:
         self.requests = self._counter("requests", "Requests by the status of the answer", "status")
         self.rows = self._counter("rows", "Rows that have ended, by how", "reason")
         self.prompt_tokens = self._counter("prompt_tokens", "Tokens of prompts of ended rows")
-        self.generated_tokens = self._counter("generated_tokens", "Tokens that ended rows were given")
-        self.forced_tokens = self._counter("forced_tokens", "Those the grammar left no choice about")
-        self.hurried_tokens = self._counter("hurried_tokens", "Those drawn to end within the budget")
+        self.generated_tokens = self._counter(
+            "generated_tokens", "Tokens that ended rows were given"
+        )
+        self.forced_tokens = self._counter(
+            "forced_tokens", "Those the grammar left no choice about"
+        )
+        self.hurried_tokens = self._counter(
+            "hurried_tokens", "Those drawn to end within the budget"
+        )
         self.redone_tokens = self._counter("redone_tokens", "Tokens that a guard threw away")
         self.redone_rows = self._counter("redone_rows", "Rows of which a guard threw some away")
         self.restarts = self._counter("decoder_restarts", "Times that the running batch broke")
         self.running = self._gauge("running_rows", "Rows in the batch")
         self.waiting = self._gauge("waiting_rows", "Rows that wait for a place in it")
-        self.seats = self._gauge("seats_taken", "Rows in the house: in preparation, waiting, running")
+        self.seats = self._gauge(
+            "seats_taken", "Rows in the house: in preparation, waiting, running"
+        )
         self.seconds = Histogram(
             "masked_sampling_row_seconds",
             "From the prefill of a row to its last token",

@@ -125,9 +125,7 @@ def prepare(
     return Job(
         request,
         prompt,
-        tuple(
-            SamplingParams(**params, seed=_wrapped(seed + i)) for i in range(request.choices)
-        ),
+        tuple(SamplingParams(**params, seed=_wrapped(seed + i)) for i in range(request.choices)),
         list(request.tools or ()) if parsed else [],
     )
 

@@ -74,5 +74,3 @@ class Server(uvicorn.Server):
         while self._service.busy and time.monotonic() < end:
             await asyncio.sleep(_POLL_S)
         self.should_exit = True
-
-

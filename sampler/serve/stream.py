@@ -9,7 +9,6 @@ from typing import Any
 
 from grammar.formats import Delta, StreamParser
 from grammar.formats.message import open_suffix
-from sampler.serve.reader import Reader
 from sampler.params import Completion
 from sampler.serve.answers import (
     TokenLogprobs,
@@ -21,6 +20,7 @@ from sampler.serve.answers import (
 )
 from sampler.serve.errors import ApiError, internal, log
 from sampler.serve.prepare import Job
+from sampler.serve.reader import Reader
 from sampler.serve.worker import Progress
 
 DONE = b"data: [DONE]\n\n"
@@ -112,9 +112,7 @@ class ChoiceStream:
             **endings(completion, parsed),
         }
 
-    def _note(
-        self, token_ids: Sequence[int], top_logprobs: Sequence[Mapping[int, float]]
-    ) -> None:
+    def _note(self, token_ids: Sequence[int], top_logprobs: Sequence[Mapping[int, float]]) -> None:
         self._told += len(token_ids)
         if self._logprobs is not None:
             self._entries += self._logprobs.entries(token_ids, top_logprobs)

@@ -189,9 +189,7 @@ class Worker:
         row = self._rows.get(live.key)
         if row is None or not row.follow or len(live.token_ids) <= row.told:
             return
-        news = Progress(
-            tuple(live.token_ids[row.told :]), tuple(live.top_logprobs[row.told :])
-        )
+        news = Progress(tuple(live.token_ids[row.told :]), tuple(live.top_logprobs[row.told :]))
         row.told = len(live.token_ids)
         self._mail.append((row.listener, news))
 
