@@ -83,7 +83,7 @@ def test_beyond_the_queue_is_a_429(server):
     body = {
         "messages": [{"role": "user", "content": "Hello"}],
         "n": SEATS,
-        "max_tokens": 300,
+        "max_tokens": 40,
         "logit_bias": {"2": -100},
     }
 

@@ -127,7 +127,7 @@ def test_the_clients_own_stream_helper_agrees(client):
     assert plain(final["choices"][0]["message"]) == plain(answer["choices"][0]["message"])
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(
     "choice",
     [
@@ -165,7 +165,7 @@ def test_tool_choice(client, loaded, choice, seed):
 
 
 def test_one_call_where_parallel_calls_are_off(client):
-    for seed in range(4):
+    for seed in range(2):
         (got,) = both(
             client, tools=TOOLS, tool_choice="required", parallel_tool_calls=False, seed=seed
         )
@@ -189,11 +189,11 @@ def test_response_format(client):
         "additionalProperties": False,
     }
     format = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
-    for seed in range(3):
-        (got,) = both(client, response_format=format, seed=seed)
+    for seed in range(2):
+        (got,) = both(client, response_format=format, seed=seed, max_tokens=120)
         if got["finish_reason"] == "stop":
             jsonschema.validate(json.loads(got["message"]["content"]), schema)
-    (got,) = both(client, response_format={"type": "json_object"}, seed=1, max_tokens=400)
+    (got,) = both(client, response_format={"type": "json_object"}, seed=1, max_tokens=40)
     assert got["message"]["content"].lstrip().startswith("{")
 
 
