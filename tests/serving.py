@@ -68,7 +68,7 @@ class Running:
     def stop(self):
         self.process.terminate()
         try:
-            self.process.wait(30)
+            self.process.wait(120)
         finally:
             self.process.kill()
             self._reader.join(10)

@@ -94,7 +94,7 @@ def test_beyond_the_queue_is_a_429(server):
             {"content-type": "application/json"},
         )
         try:
-            with urllib.request.urlopen(request, timeout=120) as answer:
+            with urllib.request.urlopen(request, timeout=300) as answer:
                 return answer.status, answer.headers, json.loads(answer.read())
         except urllib.error.HTTPError as error:
             return error.code, error.headers, json.loads(error.read())

@@ -28,7 +28,7 @@ def server():
 def request(server, method, path, body=None, headers=None):
     """Status, headers and body of an answer."""
     address = urlsplit(server.url)
-    connection = http.client.HTTPConnection(address.hostname, address.port, timeout=60)
+    connection = http.client.HTTPConnection(address.hostname, address.port, timeout=300)
     try:
         connection.request(method, path, body, headers or {})
         answer = connection.getresponse()
@@ -43,7 +43,7 @@ def post(server, body, **headers):
     return request(server, "POST", "/v1/chat/completions", raw, headers)
 
 
-def until(holds, seconds=30):
+def until(holds, seconds=120):
     end = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < end, "it did not come about"
@@ -52,7 +52,7 @@ def until(holds, seconds=30):
 
 def dial(server):
     address = urlsplit(server.url)
-    return socket.create_connection((address.hostname, address.port), timeout=60)
+    return socket.create_connection((address.hostname, address.port), timeout=300)
 
 
 def raw_request(body):
@@ -240,12 +240,12 @@ def test_sigterm_lets_what_runs_finish_and_takes_nothing_new():
     with running("--max-batch-size", "2") as server:
         answers = []
         waiting = threading.Thread(
-            target=lambda: answers.append(post(server, {**ENDLESS, "max_tokens": 900}))
+            target=lambda: answers.append(post(server, {**ENDLESS, "max_tokens": 400}))
         )
         waiting.start()
         until(lambda: server.metric("running_rows") == 1)
         with dial(server) as connection:
-            connection.sendall(raw_request({**ENDLESS, "max_tokens": 900, "stream": True}))
+            connection.sendall(raw_request({**ENDLESS, "max_tokens": 400, "stream": True}))
             assert b"200 OK" in connection.recv(1000)
             server.process.send_signal(signal.SIGTERM)
             until(lambda: request(server, "GET", "/health")[0] == 503)
@@ -258,8 +258,8 @@ def test_sigterm_lets_what_runs_finish_and_takes_nothing_new():
                 rest += piece
         assert rest.rstrip().endswith((b"data: [DONE]", b"0"))
         assert b"data: [DONE]" in rest
-        waiting.join(60)
+        waiting.join(120)
         status, _, body = answers[0]
         assert status == 200
         assert json.loads(body)["choices"][0]["finish_reason"] == "length"
-        assert server.process.wait(30) == 0
+        assert server.process.wait(120) == 0

@@ -117,6 +117,6 @@ def _reads(fmt: Format, written: str) -> bool:
     calls = fmt.parse(written, [_TOOL]).tool_calls
     return [json.loads(call["function"]["arguments"]) for call in calls] == [_ARGUMENTS]
 
+
 def _bare(text: str) -> str:
     return re.sub(r"\s", "", text)
-
