@@ -86,9 +86,11 @@ def _check(args: argparse.Namespace) -> int:
         for mode in MODES
     ]
 
+    streamed = {"stream": True, "stream_options": {"include_usage": True}}
+
     def judge(job: tuple) -> dict[str, Any]:
         case, mode, body = job
-        answer = client.ask({**body, "stream": True} if mode == "streamed" else body)
+        answer = client.ask({**body, **streamed} if mode == "streamed" else body)
         return {"case": case.name, "mode": mode, **judged(answer, case.parameters)}
 
     with ThreadPoolExecutor(args.concurrency) as pool:

@@ -165,6 +165,8 @@ def test_a_run_against_a_server(tmp_path, capsys):
         ((reason, _),) = got["refusals"].items()
         assert "'submit'" in reason
     assert report["differ"] == []
+    tokens = [report["summary"][mode]["tokens"] for mode in ("plain", "streamed")]
+    assert tokens[0] == tokens[1] > 0
     assert "refused, 1: " in capsys.readouterr().out
 
 
