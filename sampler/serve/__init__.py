@@ -1,0 +1,1 @@
+"""An OpenAI-compatible endpoint around the decoding loop: `python -m sampler.serve`."""

@@ -1,0 +1,43 @@
+"""How much one request, and all of them together, may ask for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds of a server.
+
+    Attributes:
+        batch_size: rows decoded together.
+        queue: rows that may wait beyond them; a request that finds no place is a 429.
+        body_bytes: of a request; more is a 413.
+        tools: in a request.
+        schema_bytes: of one schema, or one grammar, written as JSON.
+        tokens: most `max_tokens`, and what a request has that does not say. The model's context
+            bounds both as well.
+        body_seconds: within which a body must have come; more is a 408.
+
+    Raises:
+        ValueError: one of them is below 1 (`queue`: below 0).
+    """
+
+    batch_size: int = 16
+    queue: int = 256
+    body_bytes: int = 8 * 2**20
+    tools: int = 512
+    schema_bytes: int = 2**20
+    tokens: int = 32768
+    body_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value, least = getattr(self, field.name), 0 if field.name == "queue" else 1
+            if value < least:
+                raise ValueError(f"{field.name} must be at least {least}, got {value}")
+
+    @property
+    def seats(self) -> int:
+        """Rows that may be in the house at a time."""
+        return self.batch_size + self.queue
