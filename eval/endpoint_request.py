@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+from eval.chat_body import check_tools
 from eval.engines import Sampling
 from eval.request_lines import RequestLine
 
@@ -45,8 +46,11 @@ class Sent:
 
     @property
     def body(self) -> dict[str, Any]:
-        """What goes over the wire."""
+        """What goes over the wire. Metadata that OpenAI's servers would refuse stays here."""
         taken = {key for key, value in self.extra_body.items() if value is None}
+        metadata = self.request.get("metadata") or {}
+        if not all(isinstance(value, str) for value in metadata.values()):
+            taken.add("metadata")
         merged = {**self.request, **self.extra_body}
         return {key: value for key, value in merged.items() if key not in taken}
 
@@ -77,8 +81,10 @@ class EndpointRequests:
         """The body of one request.
 
         Raises:
-            ValueError: a structural tag is to be sent, and the request has none that holds.
+            ValueError: tools that are not OpenAI's; or a structural tag is to be sent, and the
+                request has none that holds.
         """
+        check_tools(line.body)
         request, extra = dict(line.body), {}
         if self.model is not None:
             request["model"] = self.model

@@ -6,7 +6,7 @@ import hashlib
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Any
 
@@ -36,6 +36,7 @@ class HfEngine:
         sampling: overrides of the requests' own settings.
         batch_size: rows decoded together.
         policy: keyword arguments of `sampler.chat.Chat` (format, scope, schema_mode, ...).
+        finish_in_budget: let constrained rows end within their tokens where they can.
     """
 
     def __init__(
@@ -47,9 +48,11 @@ class HfEngine:
         sampling: Sampling,
         batch_size: int,
         policy: Mapping[str, Any],
+        finish_in_budget: bool = False,
     ) -> None:
         self.loaded, self.weights, self.sampling = loaded, weights, sampling
         self.constrained, self.batch_size, self.policy = constrained, batch_size, policy
+        self.finish_in_budget = constrained and finish_in_budget
         self.chat = Chat(loaded, constrained=constrained, **policy)
 
     def run(self, lines: Iterable[RequestLine]) -> Iterator[ResultRow]:
@@ -57,7 +60,7 @@ class HfEngine:
         requests: list[Request] = []
         for line in lines:
             try:
-                params = self.sampling.params(line)
+                params = replace(self.sampling.params(line), finish_in_budget=self.finish_in_budget)
                 prompt = self.chat.prepare(line.body)
                 self._check_length(len(prompt.ids), params.max_tokens)
                 requests.append(prompt.request(params, (line, prompt)))
@@ -91,6 +94,8 @@ class HfEngine:
             **self.sampling.given(),
             "seed": self.sampling.base_seed or 0,
             **policy,
+            # Absent where it is off, as in runs from before there was such a thing.
+            **({"finish_in_budget": True} if self.finish_in_budget else {}),
             "sent": "decoded here under the grammar" if self.constrained else "decoded here freely",
         }
 
@@ -132,6 +137,7 @@ class HfEngine:
                 "failures": [asdict(failure) for failure in failures],
                 "warnings": list(prompt.plan.warnings),
                 "retries": completion.retries,
+                "hurried": completion.hurried,
                 "guard_failures": [str(failure) for failure in completion.guard_failures],
             },
         )

@@ -136,6 +136,13 @@ def _add_grammar(group: argparse._ArgumentGroup) -> None:
 def _add_local(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add("--batch-size", type=int, default=16, help="(default: %(default)s)")
+    add(
+        "--finish-in-budget",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="as max_tokens runs out, draw only what a constrained response can still be finished "
+        "after; of local models (default: off)",
+    )
     add("--device", default="cpu", help="(default: %(default)s)")
     add("--dtype", default="float32", help="(default: %(default)s)")
     add("--threads", type=int, help="torch's threads")

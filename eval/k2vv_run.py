@@ -110,6 +110,7 @@ class Run:
                 sampling=self._sampling(),
                 batch_size=args.batch_size,
                 policy=self._policy(),
+                finish_in_budget=args.finish_in_budget,
             )
         from eval.engine_openai import OpenAIEngine
 
@@ -287,6 +288,7 @@ class Run:
             "parser": args.tool_call_parser,
             "scope": args.structural_tag_scope,
             "schema_mode": args.structural_tag_schema,
+            **({"finish_in_budget": True} if args.finish_in_budget else {}),
         }
 
     def _values(self, name: str) -> set[float]:

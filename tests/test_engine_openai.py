@@ -258,6 +258,23 @@ class TestWhatIsSent:
         got, _ = self.sent(stub, body("keep 4", tools=[strict, TOOL]), via="server")
         assert got["tools"] == [strict, TOOL]
 
+    def test_metadata_goes_where_it_is_texts_and_stays_in_the_row_where_not(self, stub):
+        # OpenAI takes a map of texts; BFCL's requests have a map of names in theirs.
+        texts = body("keep 5", metadata={"group": "a"})
+        ask(stub, texts)
+        assert seen(stub)["bodies"]["keep 5"]["metadata"] == {"group": "a"}
+        nested = body("keep 6", metadata={"group": "a", "names": {"f": "f"}})
+        row = ask(stub, nested)[1]
+        assert "metadata" not in seen(stub)["bodies"]["keep 6"]
+        assert row.request["metadata"] == nested["metadata"]
+
+    @pytest.mark.parametrize("tools", [["say"], [{"type": "function"}], {"name": "say"}])
+    def test_tools_that_are_none_fail_their_request_unsent(self, stub, tools):
+        row = ask(stub, body("keep 7", tools=tools))[1]
+        assert row.response["error_type"] == "ValueError"
+        assert "tools" in row.response["error_message"]
+        assert "keep 7" not in seen(stub)["bodies"]
+
     def test_settings_go_before_the_requests_own(self, stub):
         sampling = Sampling(0.5, 0.9, 40, 0.05, 99, base_seed=2)
         request = body("keep 5", temperature=1.0, max_tokens=7)

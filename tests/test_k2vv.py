@@ -231,6 +231,26 @@ def test_tool_choice_can_be_overridden(tmp_path):
     assert all(row["request"]["tool_choice"] == "required" for row in rows)
 
 
+def test_calls_can_be_made_to_end_in_their_budget(tmp_path):
+    arguments = ["--mode", "constrained", "--tool-choice", "required", "--limit", "12"]
+    arguments += ["--max-tokens", "24"]
+    reasons, hurried = {}, {}
+    for flag in ("--no-finish-in-budget", "--finish-in-budget"):
+        folder = tmp_path / flag
+        assert k2vv.main([*arguments, flag, "--output", str(folder)]) == 0
+        rows = lines_of(folder / "constrained" / "results.jsonl")
+        reasons[flag] = [row["finish_reason"] for row in rows]
+        hurried[flag] = sum(row["masked_sampling"]["hurried"] for row in rows)
+        for row in rows:
+            if row["finish_reason"] == "tool_calls":
+                assert row["tool_calls_valid"] is True
+    assert "length" in reasons["--no-finish-in-budget"]
+    assert reasons["--finish-in-budget"].count("length") < reasons["--no-finish-in-budget"].count(
+        "length"
+    )
+    assert hurried["--no-finish-in-budget"] == 0 < hurried["--finish-in-budget"]
+
+
 def test_an_unreadable_call_counts_as_one():
     from eval.engine_hf import answer
     from grammar.formats import get_format
