@@ -38,7 +38,7 @@ clean:
 # is a target of its own: `make results/kernels/audit.csv`, or `make results/k2vv` for a folder.
 # Nothing is up to date by its age, since it depends on the whole code. Not here: the training curve,
 # which belongs to the shipped weights, and times on a GPU.
-K2VV := $(addprefix results/k2vv/,nano smollm2-135m)
+K2VV := $(addprefix results/k2vv/,nano smollm2-135m bfcl-smollm2-135m)
 DECODING := $(addprefix results/decoding/,smollm2-135m qwen2.5-0.5b)
 KERNELS := $(addprefix results/kernels/,\
     audit.csv traffic.csv traffic_heads.csv bench_cpu.csv bench_heads_cpu.csv)
@@ -60,7 +60,7 @@ define keep_run
 	for mode in free constrained; do \
 	    mkdir -p $@/$$mode && cp $(1)/$$mode/summary.json $(1)/$$mode/run.json $@/$$mode/ || exit 1; \
 	done
-	cp $(1)/comparison.json $(1)/*.png $@/
+	cp $(1)/comparison.json $(1)/report.md $(1)/*.png $@/
 endef
 
 # --overwrite, since a run that is done would be taken for this one.
@@ -72,6 +72,16 @@ results/k2vv/smollm2-135m: $(VENV)/.run
 	$(RUN) -m eval.k2vv --model smollm2-135m --limit 40 --tool-choice required \
 	    --output runs/smollm2 --overwrite
 	$(call keep_run,runs/smollm2)
+
+BFCL := irrelevance simple_python live_simple parallel multiple
+results/k2vv/bfcl-smollm2-135m: $(VENV)/.run $(SHARED)/data/bfcl
+	mkdir -p runs/bfcl_sets
+	for set in $(BFCL); do \
+	    ln -sf $(abspath $(SHARED))/data/bfcl/$$set.* runs/bfcl_sets/ || exit 1; \
+	done
+	$(RUN) -m eval.k2vv runs/bfcl_sets --model smollm2-135m --per-group 41 --max-tokens 64 \
+	    --finish-in-budget --threads 2 --output runs/bfcl --overwrite
+	$(call keep_run,runs/bfcl)
 
 results/decoding/smollm2-135m: $(VENV)/.dev
 	$(RUN) -m eval.decoding --model smollm2-135m --threads 2 --rounds 2 --script answers --tokens 48 \

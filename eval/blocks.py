@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Heading:
+    """A heading of a page."""
+
     text: str
 
 

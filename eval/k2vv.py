@@ -28,6 +28,7 @@ failed are tried again. Exit code: 0, 1 (some request failed), 2 (bad input), 13
 
 
 def build_parser() -> argparse.ArgumentParser:
+    """The arguments of a run."""
     parser = argparse.ArgumentParser(
         prog="python -m eval.k2vv",
         description="Trigger similarity and schema accuracy, constrained against free.",

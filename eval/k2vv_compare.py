@@ -17,6 +17,7 @@ _EXAMPLES = """examples:
 
 
 def build_parser() -> argparse.ArgumentParser:
+    """The arguments of ``compare``."""
     parser = argparse.ArgumentParser(
         prog="python -m eval.k2vv compare",
         description="The paired table of two results files, and where their responses part.",

@@ -19,6 +19,7 @@ _EXAMPLES = """examples:
 
 
 def build_parser() -> argparse.ArgumentParser:
+    """The arguments of ``score``."""
     parser = argparse.ArgumentParser(
         prog="python -m eval.k2vv score",
         description="Both K2VV metrics of a results file, ours or any vendor's, offline.",

@@ -29,6 +29,7 @@ class Results:
 
     @property
     def indices(self) -> list[int]:
+        """data_index of each row, in order of the rows."""
         return [row.data_index for row in self.rows]
 
     @property

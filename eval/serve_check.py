@@ -30,6 +30,7 @@ _TOOL = "submit"
 
 
 def build_parser() -> argparse.ArgumentParser:
+    """The arguments of a check."""
     parser = argparse.ArgumentParser(
         prog="python -m eval.serve_check",
         description=__doc__,

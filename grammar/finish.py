@@ -139,6 +139,7 @@ class Spelling:
         return pieces
 
     def id(self, piece: bytes) -> int:
+        """The token of a piece that `shortest` gave."""
         return self._ids[piece]
 
 

@@ -179,6 +179,7 @@ class Row:
         )
 
     def live(self) -> Live:
+        """What it has so far, without copies."""
         return Live(
             self.request.key, self.token_ids, self.logprobs, self.top_logprobs, self.retries
         )

@@ -17,6 +17,7 @@ _KEY = "MASKED_SAMPLING_API_KEY"
 
 
 def build_parser() -> argparse.ArgumentParser:
+    """The arguments of the server."""
     parser = argparse.ArgumentParser(
         prog="python -m sampler.serve",
         description=__doc__,

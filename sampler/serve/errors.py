@@ -78,6 +78,7 @@ class ApiError(Exception):
         return {"error": error}
 
     def response(self) -> JSONResponse:
+        """The error as HTTP has it: OpenAI's body, status and headers."""
         return JSONResponse(self.body, self.status, headers=self.headers)
 
 

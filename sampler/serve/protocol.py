@@ -92,6 +92,8 @@ class _Model(BaseModel):
 
 
 class StreamOptions(_Model):
+    """OpenAI's ``stream_options``."""
+
     include_usage: bool | None = None
 
 
@@ -142,10 +144,12 @@ class ChatRequest(_Model):
 
     @property
     def choices(self) -> int:
+        """How many answers are wanted, OpenAI's ``n``."""
         return self.n or 1
 
     @property
     def include_usage(self) -> bool:
+        """Whether a stream ends with a chunk that has the usage and no choices."""
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
 

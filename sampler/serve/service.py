@@ -76,9 +76,11 @@ class Service:
         )
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Begin to decode; answers are handed to this event loop."""
         self.worker.start(loop.call_soon_threadsafe)
 
     def stop(self) -> None:
+        """End decoding, and drop what is still being prepared."""
         self.worker.stop()
         self._preparing.shutdown(wait=False, cancel_futures=True)
 

@@ -89,6 +89,7 @@ class ChoiceStream:
         self._told = 0
 
     def start(self) -> dict[str, Any]:
+        """The first chunk of a choice: its role."""
         return self._part({"role": "assistant", "content": ""})
 
     def progress(self, news: Progress) -> Iterator[dict[str, Any]]:

@@ -82,6 +82,7 @@ class Worker:
 
     @property
     def alive(self) -> bool:
+        """Whether the thread still runs."""
         return self._thread.is_alive()
 
     def submit(self, request: Request, listener: Listener, *, follow: bool = False) -> None:
