@@ -77,7 +77,3 @@ def _run(args: argparse.Namespace, argv: Sequence[str]) -> int:
         print_blocks(page(found), Console())
     left_out = any(file["left_out"] for file in found["files"].values())
     return 1 if left_out or found["not_paired"] else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -85,7 +85,3 @@ def _run(args: argparse.Namespace, argv: Sequence[str]) -> int:
 
         print_blocks(page(found), Console())
     return 1 if found["incomplete"] else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

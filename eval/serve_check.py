@@ -1,16 +1,11 @@
 """Ask an endpoint for a call of every schema of a folder, and hold each answer to its schema.
 
-    python -m sampler.serve --structural-tag-schema strict &
-    python -m eval.serve_check --base-url http://127.0.0.1:8000/v1 SCHEMAS --output check.json
-
 SCHEMAS holds .jsonl files, a JSON Schema a line. Each becomes the one property of a tool's
 arguments, tool_choice is required, and each is asked for twice: streamed and not. Any endpoint that
-speaks chat completions will do.
+speaks chat completions will do, such as python -m sampler.serve --structural-tag-schema strict.
 
-    python -m eval.serve_check --throughput 32 --model nano --output throughput.json
-
-times the bundled requests, 32 at a time, through a server that it starts and through the library,
-alternately, once both have been found to answer alike.
+With --throughput N the bundled requests are timed instead, N at a time, through a server that it
+starts and through the library, alternately, once both have been found to answer alike.
 """
 
 from __future__ import annotations
@@ -28,12 +23,18 @@ MODES = ("plain", "streamed")
 OUTCOMES = ("valid", "invalid", "truncated", "refused", "failed")
 _TOOL = "submit"
 
+_EXAMPLES = """examples:
+  python -m eval.serve_check --base-url http://127.0.0.1:8000/v1 SCHEMAS --output check.json
+  python -m eval.serve_check --throughput 32 --model nano --output throughput.json
+"""
+
 
 def build_parser() -> argparse.ArgumentParser:
     """The arguments of a check."""
     parser = argparse.ArgumentParser(
         prog="python -m eval.serve_check",
         description=__doc__,
+        epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument

@@ -87,7 +87,11 @@ def examples(text: str) -> list[list[str]]:
 
 
 # A command of another kind behind an option has a help of its own.
-HELPS = [[name] for name in commands()] + [["kernels.bench", "--op", "masked_logits"]]
+HELPS = [[name] for name in commands()] + [
+    ["kernels.bench", "--op", "masked_logits"],
+    ["eval.k2vv", "score"],
+    ["eval.k2vv", "compare"],
+]
 
 
 def test_the_commands_are_found():

@@ -281,12 +281,14 @@ class TestTools:
         check_tools(CHAT)
 
     def test_the_engine_fails_that_row_alone(self, loaded, tmp_path):
-        from eval.engines import HfEngine, Sampling
+        from eval.engine_hf import HfEngine
+        from eval.engines import Sampling
 
         lines = [CHAT | {"tools": tools} for tools, _ in BAD_TOOLS]
         path = write(tmp_path / "r.jsonl", *lines, CHAT | {"tool_choice": "none"})
         engine = HfEngine(
             loaded,
+            weights="",
             constrained=True,
             sampling=Sampling(max_tokens=2),
             batch_size=4,

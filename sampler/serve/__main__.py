@@ -1,8 +1,5 @@
 """Serve a model over OpenAI's chat-completions protocol.
 
-    python -m sampler.serve --model nano --port 8000
-    curl localhost:8000/v1/models
-
 SIGTERM or Ctrl-C: what runs is finished, new requests get a 503; a second one stops at once.
 """
 
@@ -15,12 +12,21 @@ from typing import Any
 
 _KEY = "MASKED_SAMPLING_API_KEY"
 
+_EXAMPLES = """examples:
+  python -m sampler.serve --model nano --port 8000
+  python -m sampler.serve --model path/to/model --device cuda --structural-tag-schema strict
+
+then:
+  curl localhost:8000/v1/models
+"""
+
 
 def build_parser() -> argparse.ArgumentParser:
     """The arguments of the server."""
     parser = argparse.ArgumentParser(
         prog="python -m sampler.serve",
         description=__doc__,
+        epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument_group("model").add_argument
