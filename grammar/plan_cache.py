@@ -16,6 +16,10 @@ from grammar import policy, structured_outputs
 FIELDS = ("tools", "tool_choice", "parallel_tool_calls", *structured_outputs.FIELDS)
 """What a plan depends on in a request."""
 
+LARGEST = 2**18
+"""Bytes of a request's fields, beyond which its plan is not remembered. Plan and key take about
+twice what the request does, and a cache holds 128."""
+
 
 class PlanCache:
     """``grammar.policy.plan`` with a memory. Safe to share between threads.
@@ -46,6 +50,8 @@ class PlanCache:
             key = marshal.dumps((body, sorted(options.items())), 0)
         except ValueError:
             # Something that is not plain JSON: a format object, or a tool of a class of its own.
+            return policy.plan(body, **options)
+        if len(key) > LARGEST:
             return policy.plan(body, **options)
         with self._lock:
             if key in self._plans:

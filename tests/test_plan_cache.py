@@ -109,6 +109,13 @@ def test_what_cannot_be_written_down_is_planned_each_time(calls):
     assert len(calls) == 2
 
 
+def test_what_is_very_large_is_not_remembered(calls):
+    cache, request = PlanCache(), body()
+    request["tools"][0]["function"]["description"] = "x" * plan_cache.LARGEST
+    assert plan(cache, request) == plan(cache, request)
+    assert len(calls) == 2
+
+
 def test_the_longest_unused_go_first(calls):
     cache = PlanCache(limit=2)
     requests = [body(tool_choice=choice) for choice in ("required", "auto", "none")]

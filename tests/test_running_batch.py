@@ -300,6 +300,19 @@ def test_out_of_memory_means_fewer_rows_and_nothing_lost(loaded, chats, dialogue
     assert part_only_at_ties(done, traced) <= 2
 
 
+def test_a_decoder_that_has_emptied_has_its_places_again(loaded, chats, dialogues, monkeypatch):
+    requests = requests_of(chats["constrained"], dialogues[:6])
+    with monkeypatch.context() as patch:
+        out_of_memory_beyond(patch, 3)
+        with pytest.warns(UserWarning, match="out of memory"):
+            _, decoder = decoded(loaded, requests, batch_size=6)
+        assert decoder.batch_size == 3
+    for request in requests:
+        decoder.submit(request)
+    decoder.step()
+    assert len(decoder.batch) == decoder.batch_size == 6
+
+
 def test_memory_that_runs_out_in_the_middle_loses_nothing(loaded, chats, dialogues, monkeypatch):
     requests = requests_of(chats["constrained"], dialogues[:6])
     traced = complete(loaded, requests, trace=True)

@@ -181,6 +181,14 @@ def test_a_truncated_call_is_no_call(client):
     assert plain(other["message"]) == plain(got["message"])
 
 
+@pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
+def test_no_tokens_at_all_are_refused(client, field):
+    with pytest.raises(openai.BadRequestError, match="max_tokens"):
+        client.chat.completions.create(
+            model="nano", messages=[{"role": "user", "content": "hi"}], **{field: 0}
+        )
+
+
 def test_response_format(client):
     schema = {
         "type": "object",

@@ -69,7 +69,8 @@ async def _chat_completions(service: Service, seat: Seat, http: Request) -> Resp
     streamed = False
     try:
         raw = await _read_body(http, service.limits.body_bytes, service.limits.body_seconds)
-        request, body = await service.in_thread(read_request, raw)
+        reading = service.in_thread(read_request, raw)
+        request, body = await while_connected(http.receive, reading)
         service.check_model(request.model)
         seat.take(request.choices)
         job = await while_connected(http.receive, service.prepare(request, body))

@@ -96,7 +96,9 @@ def prepare(
         ApiError: 400, naming the field, or the tool, the place in its schema and the reason.
     """
     _check_sizes(request, body, limits)
-    wanted = request.max_completion_tokens or request.max_tokens
+    wanted = request.max_completion_tokens
+    if wanted is None:
+        wanted = request.max_tokens
     if wanted is not None and wanted > limits.tokens:
         raise ApiError(
             400,
