@@ -143,16 +143,29 @@ def rows(axes: Any, names: Sequence[str]) -> None:
 
 
 def legend_above(axes: Any, title: str, entries: int) -> None:
-    """Title, and a legend in a line of its own under it, out of the way of the data."""
+    """Title, and a legend under it, out of the way of the data, in as many lines as it needs.
+
+    The figure grows by what is more than one line.
+    """
     if not entries:
         axes.set_title(title)
         return
-    axes.set_title(title, pad=32)
+    labels = axes.get_legend_handles_labels()[1]
+    longest = max(map(len, labels), default=0)
+    columns = max(1, min(entries, 4, _LEGEND_CHARACTERS // (longest + 4)))
+    more = -(-len(labels) // columns) - 1
+    width, height = axes.figure.get_size_inches()
+    axes.figure.set_size_inches(width, height + _LEGEND_LINE / 72 * more)
+    axes.set_title(title, pad=32 + _LEGEND_LINE * more)
     axes.legend(
         loc="lower left",
         bbox_to_anchor=(-0.02, 1.0),
-        ncols=min(entries, 4),
+        ncols=columns,
         borderaxespad=0.2,
         handletextpad=0.3,
         columnspacing=1.2,
     )
+
+
+# What fits beside the labels of an axis in a figure of `WIDTH`, and points a line.
+_LEGEND_CHARACTERS, _LEGEND_LINE = 44, 20
