@@ -8,12 +8,21 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 _EXAMPLES = """examples:
   python -m eval.readme_figure
   python -m eval.readme_figure --output runs/figure.png
 """
+
+ENOUGH = 20
+"""Responses with a call, below which a run says too little to be drawn here."""
+
+
+def _calls(run: Mapping[str, Any]) -> int:
+    return max(mode["schema_accuracy"]["triggered"] for mode in run["modes"].values())
 
 
 def draw(target: Path, folder: Path | None = None) -> None:
@@ -35,6 +44,8 @@ def draw(target: Path, folder: Path | None = None) -> None:
         raise FileNotFoundError(
             f"{folder / 'k2vv'} holds no comparison.json; results/README.md says what makes one"
         )
+    called = {name: run for name, run in runs.items() if _calls(run) >= ENOUGH}
+    runs = called or runs
     heights = [0.45 * accuracy_rows(runs) + 1.6]
     if timed:
         heights.append(0.4 * way_count(timed) + 1.9)
