@@ -157,7 +157,7 @@ class Decoder:
                 stacklevel=2,
             )
             self.batch_size = 1
-        self._most_rows, self._shrunk = self.batch_size, False
+        self._most_rows = self.batch_size
         self.matchers = MatcherBatch([], vocab_size=self.head.vocab_size)
         self.counts = Counts()
         self._waiting: deque[Row] = deque()
@@ -178,9 +178,9 @@ class Decoder:
             ValueError: its prompt or grammar does not fit the model; `name` is what it is called.
         """
         _check(request, name, self.head.vocab_size, self.stops)
-        if self._shrunk and not self.busy:
-            # What did not fit is gone.
-            self.batch_size, self._shrunk = self._most_rows, False
+        if not self.busy:
+            # Where memory ran out: what did not fit is gone.
+            self.batch_size = self._most_rows
         self._waiting.append(Row(request, self.stops, self.tokenizer, self.trace))
 
     @torch.inference_mode()
@@ -292,7 +292,7 @@ class Decoder:
             return [*done, row.completion()]
         # Rows that were to join count too: it may have been they that did not fit.
         tried = min(self.batch_size, len(self._waiting))
-        self.batch_size, self._shrunk = max(1, tried // 2), True
+        self.batch_size = max(1, tried // 2)
         warnings.warn(
             f"out of memory with {tried} rows; going on with {self.batch_size} ({trouble})",
             stacklevel=3,
