@@ -149,7 +149,12 @@ class Decoder:
         self.head = Head(model, masked=masked_head)
         if masked_head and self.head.note:
             warnings.warn(self.head.note, stacklevel=2)
-        self.batch = CachedBatch(self.head, tokenizer.pad_token_id, share_prefixes=share_prefixes)
+        self.batch = CachedBatch(
+            self.head,
+            tokenizer.pad_token_id,
+            share_prefixes=share_prefixes,
+            reproducible=trace,
+        )
         if batch_size > 1 and not self.batch.can_leave:
             warnings.warn(
                 f"rows of {type(model).__name__} are decoded one by one: its cache holds states"
