@@ -187,7 +187,7 @@ class _Run:
         path.write_text(json.dumps(summary, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         figure = draw(summary, args.output / "decoding.png")
         print_tables(summary, Console())
-        print(f"written to {args.output}: rows.csv, summary.json, {figure.name}")
+        print(f"written to {args.output}: rows.csv, steps.csv, summary.json, {figure.name}")
         return 0
 
     def _load(self) -> Any:
@@ -214,7 +214,7 @@ class _Run:
         from functools import partial
 
         from eval.decoding_runs import OWN_TOKENS, ways
-        from eval.decoding_summary import row_of
+        from eval.decoding_summary import row_of, steps_of
         from eval.decoding_turns import by_turns
         from eval.provenance import provenance
         from kernels.records import stamp, write_csv
@@ -242,7 +242,9 @@ class _Run:
             timings = by_turns({name: partial(_paused, way, work) for name, way in ready.items()})
             load = {"load_average": os.getloadavg()[0]}
             rows += [row_of(round, name, timing) | load for name, timing in timings.items()]
-            write_csv(args.output / "rows.csv", rows, stamp(command))
+            plain = [{k: v for k, v in row.items() if k != "steps_ms"} for row in rows]
+            write_csv(args.output / "rows.csv", plain, stamp(command))
+            write_csv(args.output / "steps.csv", steps_of(rows), {})
         return rows
 
     def _settings(self, items: list) -> dict[str, Any]:

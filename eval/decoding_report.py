@@ -97,8 +97,8 @@ def _remarks(summary: Mapping[str, Any]) -> list[str]:
     checks = summary["checks"]
     lines = [
         f"Medians of {summary['rounds']} rounds; ratios are taken within a round, in which all take"
-        " turns a step at a time. Reads: forwards after the prompts. Shares of decoding: forward,"
-        " head, drawing, grammar. Prompt: seconds.",
+        " turns a step at a time, and those of steps step by step. Reads: forwards after the"
+        " prompts. Shares of decoding: forward, head, drawing, grammar. Prompt: seconds.",
         f"Checked first: {checks['same']} of {checks['compared']} constrained completions have the"
         f" tokens of the traced loop, {checks['near_ties']} part from it at a near-tie;"
         f" {checks['valid']} of {checks['ended']} that ended are valid calls,"
@@ -130,7 +130,7 @@ def draw(summary: Mapping[str, Any], path: Path) -> Path:
         axes.set_yticks(range(len(ways)), [FIGURE_TITLES[name] for name in ways])
         axes.set_ylim(len(ways) - 0.4, -0.6)
         axes.set_xlim(0, 1.3 * max(way["ms_token"]["high"] for way in ways.values()))
-        axes.set_xlabel("ms a token over whole calls, prompts left out\n(median; line: range)")
+        axes.set_xlabel("ms a token, prompts left out\n(median; line: range)")
         axes.grid(axis="x")
         axes.tick_params(axis="y", length=0)
         axes.set_title(summary["title"], pad=54)

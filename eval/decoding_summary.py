@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from operator import truediv
 from statistics import mean, median
 from typing import Any
 
@@ -33,7 +34,8 @@ METRICS = (
 )
 """What has a median and a range.
 
-* ``ms_step``: from one draw to the next, the mean of a run. With forced runs a step may read
+* ``ms_step``: from one draw to the next, the mean of a run. What two ways are to each other is not
+  the ratio of these: see `RATIOS`. With forced runs a step may read
   several tokens a row, so there it is not comparable.
 * ``ms_token``: decoding over all tokens of all rows, forced ones included; prompts left out.
 * ``ms_token_with_prompt``: the same with the prompts.
@@ -44,18 +46,22 @@ COUNTS = ("told", "tokens", "forced", "forwards", "prompt_tokens")
 """What is the same in every round; ``told`` says whether the tokens were those of all ways."""
 
 RATIOS: dict[str, tuple[str, str]] = {
-    "step_to_free": ("ms_step", "free"),
+    "step_to_free": ("steps_ms", "free"),
     "token_to_free": ("ms_token", "free"),
     "token_with_prompt_to_free": ("ms_token_with_prompt", "free"),
     "rate_to_xgrammar": ("tokens_per_s", "generate_xgrammar"),
-    "step_to_generate": ("ms_step", "generate"),
+    "step_to_generate": ("steps_ms", "generate"),
 }
-"""Name of a ratio: the metric, and the way it is over. Tokens of its own make a way's time a token
-another thing, since its rows end elsewhere: there only steps are compared."""
+"""Name of a ratio: the metric, and the way it is over.
+
+Of steps it is the median over the ratios of single steps, the first to the first and so on: those
+ran one after the other, and a step that something else disturbed counts for one. Tokens of its own
+make a way's time a token another thing, since its rows end elsewhere: there only steps are
+compared."""
 
 
 def row_of(round: int, way: str, timing: Any) -> dict[str, Any]:
-    """One line of the results; `timing` is an `eval.decoding_runs.Timing`."""
+    """What a run took; `timing` is an `eval.decoding_runs.Timing`. ``steps_ms`` are its steps."""
     decode = timing.decode_s
     return {
         "round": round,
@@ -68,6 +74,7 @@ def row_of(round: int, way: str, timing: Any) -> dict[str, Any]:
         "prompt_s": timing.prompt_s,
         "decode_s": decode,
         "ms_step": 1e3 * mean(timing.steps_s) if timing.steps_s else None,
+        "steps_ms": tuple(1e3 * seconds for seconds in timing.steps_s),
         "ms_token": 1e3 * decode / timing.tokens,
         "ms_token_with_prompt": 1e3 * (decode + timing.prompt_s) / timing.tokens,
         "tokens_per_s": timing.tokens / decode,
@@ -99,9 +106,18 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             ratios[ratio] = {
                 name: spread(_over(row[metric], under.get(row["round"])) for row in some)
                 for name, some in own.items()
-                if metric == "ms_step" or ways[name]["told"]
+                if metric == "steps_ms" or ways[name]["told"]
             }
     return {"rounds": len({row["round"] for row in rows}), "ways": ways, "ratios": ratios}
+
+
+def steps_of(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """A line for every step of every row."""
+    return [
+        {"round": row["round"], "way": row["way"], "step": n, "ms": round(ms, 3)}
+        for row in rows
+        for n, ms in enumerate(row["steps_ms"], 1)
+    ]
 
 
 def spread(values: Iterable[float | None]) -> dict[str, float] | None:
@@ -112,7 +128,9 @@ def spread(values: Iterable[float | None]) -> dict[str, float] | None:
     return {"median": median(known), "low": min(known), "high": max(known)}
 
 
-def _over(value: float | None, under: float | None) -> float | None:
+def _over(value: Any, under: Any) -> float | None:
+    if isinstance(value, tuple) and under:
+        return median(map(truediv, value, under)) if value else None
     return value / under if value is not None and under else None
 
 

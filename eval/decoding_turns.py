@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from random import Random
 from threading import Semaphore, Thread
 from typing import Any
 
@@ -74,22 +75,22 @@ class _Lane:
 def by_turns(functions: Mapping[str, Callable[[Pause], Any]]) -> dict[str, Any]:
     """Run functions in turn, from pause to pause; returns what each returns.
 
-    Nothing runs at the same time as anything else. The order changes from turn to turn, so that no
-    function always follows the same other, and is the same in every call.
+    Nothing runs at the same time as anything else. The order is drawn anew for every turn, so that
+    what one leaves behind in the caches of the machine is nobody's alone; it is the same in every
+    call.
 
     Raises:
         BaseException: the first error of any of them; the others are ended at their next pause.
     """
     threads = torch.get_num_threads()
     lanes = {name: _Lane(function, threads) for name, function in functions.items()}
-    names, cycle = list(lanes), 0
+    order, random = list(lanes.values()), Random(0)
     try:
-        while any(not lane.ended for lane in lanes.values()):
-            first = cycle % len(names)
-            for name in [*names[first:], *names[:first]]:
-                if not lanes[name].ended:
-                    lanes[name].turn()
-            cycle += 1
+        while any(not lane.ended for lane in order):
+            random.shuffle(order)
+            for lane in order:
+                if not lane.ended:
+                    lane.turn()
     finally:
         for lane in lanes.values():
             lane.stop()

@@ -12,7 +12,7 @@ import pytest
 from eval import decoding, decoding_runs
 from eval.decoding_peers import call_schema
 from eval.decoding_runs import ScriptedDecoder, Timing, Work, WrongTokens
-from eval.decoding_summary import row_of, summarise
+from eval.decoding_summary import row_of, steps_of, summarise
 from eval.decoding_work import bundled_bodies, items_of, script_from_answer
 from eval.shapes import load_shape
 from sampler.chat import Chat
@@ -120,6 +120,19 @@ def test_ratios_are_taken_within_a_round():
     assert (ratio["low"], ratio["high"]) == pytest.approx((0.8, 0.9))
     assert summary["ratios"]["step_to_free"]["free"]["high"] == 1.0
     assert "rate_to_xgrammar" not in summary["ratios"]
+
+
+def test_steps_are_compared_one_by_one():
+    # The machine is slow for two steps, of two ways; a way without steps has no ratio.
+    free, masked, forced = made("free", 1, 0.0), made("masked", 1, 0.0), made("forced", 1, 0.0)
+    free["steps_ms"] = (100.0, 50.0, 400.0, 100.0, 10.0)
+    masked["steps_ms"] = (90.0, 40.0, 80.0, 900.0, 8.0)
+    forced["steps_ms"] = ()
+    ratios = summarise([free, masked, forced])["ratios"]["step_to_free"]
+    assert ratios["masked"]["median"] == pytest.approx(0.8)
+    assert ratios["free"]["median"] == 1.0
+    assert ratios["forced"] is None
+    assert steps_of([free])[2] == {"round": 1, "way": "free", "step": 3, "ms": 400.0}
 
 
 def test_only_steps_are_compared_with_other_tokens():
