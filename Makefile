@@ -84,11 +84,11 @@ results/k2vv/bfcl-smollm2-135m: $(VENV)/.run $(SHARED)/data/bfcl
 	$(call keep_run,runs/bfcl)
 
 results/decoding/smollm2-135m: $(VENV)/.dev
-	$(RUN) -m eval.decoding --model smollm2-135m --threads 2 --rounds 2 --script answers --tokens 48 \
+	$(RUN) -m eval.decoding --model smollm2-135m --threads 2 --rounds 3 --script answers --tokens 64 \
 	    --output $@
 
 results/decoding/qwen2.5-0.5b: $(VENV)/.dev
-	$(RUN) -m eval.decoding --shape qwen2.5-0.5b --threads 2 --rounds 2 --tokens 24 --no-prefixes \
+	$(RUN) -m eval.decoding --shape qwen2.5-0.5b --threads 2 --rounds 2 --tokens 64 --no-prefixes \
 	    --ways free dense masked forced mixed generate generate_xgrammar --output $@
 
 results/kernels/audit.csv: $(VENV)/.run

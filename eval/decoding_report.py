@@ -129,7 +129,7 @@ def draw(summary: Mapping[str, Any], path: Path) -> Path:
             _label(axes, y, ways[name], _ratio(summary["ratios"], "token_to_free", name))
         axes.set_yticks(range(len(ways)), [FIGURE_TITLES[name] for name in ways])
         axes.set_ylim(len(ways) - 0.4, -0.6)
-        axes.set_xlim(0, 1.3 * max(way["ms_token"]["high"] for way in ways.values()))
+        axes.set_xlim(0, 1.36 * max(way["ms_token"]["high"] for way in ways.values()))
         axes.set_xlabel("ms a token, prompts left out\n(median; line: range)")
         axes.grid(axis="x")
         axes.tick_params(axis="y", length=0)
