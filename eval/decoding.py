@@ -222,11 +222,16 @@ class _Run:
         args = self.args
         ready, notes = ways(work.chat, args.ways)
         self.notes += notes
-        one = replace(work, items=work.items[:1], scripts=[work.scripts[0][:3]])
+        stops = work.chat.loaded.stop_token_ids
+        if "jump" in ready and any(script[-1] not in stops for script in work.scripts):
+            del ready["jump"]
+            self.notes.append("jump was left out: it wants whole texts; give more --tokens.")
+        one = replace(work, items=work.items[:1], scripts=work.scripts[:1])
+        few = replace(one, scripts=[work.scripts[0][:3]])
         for name in list(ready):
             self._say(f"warming up: {name}")
             try:
-                ready[name](one)
+                ready[name](one if name == "jump" else few)
             except Exception as error:
                 if name not in OWN_TOKENS:
                     raise

@@ -27,6 +27,9 @@ class Checks:
         ended, valid, cut: of the traced completions: ended by themselves, of these those that are
             valid calls, and cut by max_tokens.
         free_ended, free_valid: the same of free ones.
+        jump: what string jump-forward makes of the same requests: ``tokens`` in all, how many of
+            them it ``jumped``, completions that keep the traced ones' ``same_tokens`` and
+            ``same_text``, that ``ended``, and that are then ``valid``.
     """
 
     compared: int = 0
@@ -38,11 +41,13 @@ class Checks:
     cut: int = 0
     free_ended: int = 0
     free_valid: int = 0
+    jump: dict[str, int] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
         """Nothing parted but at near-ties, and all calls that ended are valid."""
-        return not self.wrong and self.valid == self.ended
+        jump = self.jump.get("valid") == self.jump.get("ended")
+        return not self.wrong and self.valid == self.ended and jump
 
 
 def check(work: Work) -> tuple[Checks, list[Completion]]:
@@ -65,7 +70,22 @@ def check(work: Work) -> tuple[Checks, list[Completion]]:
         if completion.finish_reason == "stop":
             checks.free_ended += 1
             checks.free_valid += valid_call(work.chat, item, completion)
+    checks.jump = _jump(work, traced)
     return checks, traced
+
+
+def _jump(work: Work, traced: list[Completion]) -> dict[str, int]:
+    found = dict.fromkeys(("tokens", "jumped", "same_tokens", "same_text", "ended", "valid"), 0)
+    jumped = _complete(work, jump_forward=True)
+    for item, before, after in zip(work.items, traced, jumped, strict=True):
+        found["tokens"] += after.steps
+        found["jumped"] += after.jumped
+        found["same_tokens"] += script_from_completion(before) == script_from_completion(after)
+        found["same_text"] += before.text == after.text
+        if after.finish_reason == "stop":
+            found["ended"] += 1
+            found["valid"] += valid_call(work.chat, item, after)
+    return found
 
 
 def _complete(work: Work, *, constrained: bool = True, **options: Any) -> list[Completion]:

@@ -21,6 +21,7 @@ _TITLES = {
     "dense": "constrained, dense",
     "masked": "  masked head",
     "forced": "  and forced runs",
+    "jump": "  and forced text",
     "mixed": "half free, half so",
     "generate": "generate, free",
     "generate_ours": "  our processor",
@@ -34,6 +35,7 @@ FIGURE_TITLES = {
     "mixed": "half free, half constrained",
     "masked": "constrained, masked head",
     "forced": "masked head, forced runs",
+    "jump": "... and forced text",
     **{
         f"generate_{name}": f"generate, {said}"
         for name, said in (
@@ -46,7 +48,7 @@ FIGURE_TITLES = {
 }
 """What a way of `eval.decoding_summary.WAYS` is called in figures."""
 
-_PARTS_SHORT = ("fwd%", "head%", "draw%", "gram%")
+_PARTS_SHORT = ("fwd%", "head", "draw", "gram")
 _COLOURS = dict(zip(PARTS, (style.BLUE, style.VERMILLION, style.GREEN, style.ORANGE), strict=True))
 
 
@@ -66,11 +68,11 @@ def _times(summary: Mapping[str, Any]) -> Table:
     ratios = summary["ratios"]
     for name, way in summary["ways"].items():
         # A step that reads a forced run is another thing than a step.
-        step = None if way["forced"] else way["ms_step"]
+        step = None if way["forced"] or way["jumped"] else way["ms_step"]
         table.add_row(
             _TITLES[name],
             _number(step, 1),
-            _number(None if way["forced"] else _ratio(ratios, "step_to_free", name), 2),
+            _number(None if step is None else _ratio(ratios, "step_to_free", name), 2),
             _number(way["ms_token"], 1),
             _number(_ratio(ratios, "token_to_free", name), 2),
             _number(way["tokens_per_s"], 1),
@@ -80,12 +82,12 @@ def _times(summary: Mapping[str, Any]) -> Table:
 
 
 def _shares(summary: Mapping[str, Any]) -> Table:
-    table = _table("", "tokens", "forced", "reads", *_PARTS_SHORT, "prompt")
+    table = _table("", "tokens", "forced", "text", "reads", *_PARTS_SHORT, "prompt")
     for name, way in summary["ways"].items():
         table.add_row(
             _TITLES[name],
             f"{way['tokens']:,}",
-            f"{way['forced']:,}" if way["forced"] else "–",
+            *(f"{way[kind]:,}" if way[kind] else "–" for kind in ("forced", "jumped")),
             f"{way['forwards']:,}",
             *(_percent(way[f"{part}_share"]) for part in PARTS),
             _number(way["prompt_s"], 1),
@@ -97,14 +99,21 @@ def _remarks(summary: Mapping[str, Any]) -> list[str]:
     checks = summary["checks"]
     lines = [
         f"Medians of {summary['rounds']} rounds; ratios are taken within a round, in which all take"
-        " turns a step at a time, and those of steps step by step. Reads: forwards after the"
-        " prompts. Shares of decoding: forward, head, drawing, grammar. Prompt: seconds.",
+        " turns a step at a time, and those of steps step by step. Text: tokens"
+        " of forced text, put in. Reads: forwards after the prompts. Shares of decoding: forward, head, drawing, grammar. Prompt: seconds.",
         f"Checked first: {checks['same']} of {checks['compared']} constrained completions have the"
         f" tokens of the traced loop, {checks['near_ties']} part from it at a near-tie;"
         f" {checks['valid']} of {checks['ended']} that ended are valid calls,"
         f" {checks['cut']} were cut by --tokens; free: {checks['free_valid']} of"
         f" {checks['free_ended']}.",
     ]
+    if jump := checks.get("jump"):
+        lines.append(
+            f"String jump-forward changes what is produced: {jump['jumped']} of {jump['tokens']}"
+            f" tokens put in, {jump['same_tokens']} completions with the same"
+            f" tokens, {jump['same_text']} with the same text; {jump['valid']} of {jump['ended']}"
+            " that ended are valid calls."
+        )
     if prefixes := summary.get("prefixes"):
         lines.append("Prompt tokens computed, for tool_choice none, auto and required in turn:")
         lines += [

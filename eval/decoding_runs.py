@@ -18,6 +18,7 @@ from sampler.chat import Chat
 from sampler.decoding import Decoder
 from sampler.logits_processor import GrammarLogitsProcessor
 from sampler.params import Completion
+from sampler.row import Row
 
 
 @dataclass
@@ -28,8 +29,9 @@ class Timing:
         prompt_s: seconds until the first tokens could be drawn.
         steps_s: seconds of each step after it, from one draw to the next.
         decode_s: seconds from then on, the last draw included.
-        tokens: that came, stop tokens included.
-        forced: how many of them were not sampled.
+        tokens: that came, stop tokens included; of a way that jumps, whose tokens may be others,
+            those that the same text is to the other ways.
+        forced, jumped: how many of them were the only ones allowed, and how many of text that was.
         forwards: calls of the model after the prompts.
         parts_s: seconds in the parts of the loop; of `generate`, only in "grammar".
         prompt_tokens: tokens of prompts that the model computed.
@@ -41,6 +43,7 @@ class Timing:
     decode_s: float = 0.0
     tokens: int = 0
     forced: int = 0
+    jumped: int = 0
     forwards: int = 0
     parts_s: dict[str, float] = field(default_factory=dict)
     prompt_tokens: int = 0
@@ -59,8 +62,25 @@ class ScriptedDecoder(Decoder):
         self.scripts = scripts
 
     def _take(self, i: int, token: int, logprob: float, status: int) -> None:
-        row = self._rows[i]
-        super()._take(i, self.scripts[row.request.key][row.position], logprob, status)
+        super()._take(i, self._told(self._rows[i]), logprob, status)
+
+    def _told(self, row: Row) -> int:
+        script = self.scripts[row.request.key]
+        if not self.jump_forward:
+            return script[row.position]
+        # A jump goes on by text, and may end inside a token of the script; then what is left of
+        # that token is told, whole or byte by byte.
+        done, at = sum(len(self._token_bytes[token]) for token in row.token_ids), 0
+        for token in script:
+            piece = self._token_bytes[token]
+            if done <= at:
+                return token
+            at += len(piece)
+            if done < at:
+                rest = piece[done - at :]
+                known = self._token_bytes
+                return known.index(rest) if rest in known else known.index(rest[:1])
+        raise WrongTokens(f"request {row.request.key + 1} has outgrown what it was told")
 
 
 @dataclass(frozen=True)
@@ -115,7 +135,9 @@ def run_loop(
     """
     loop = decoder(work, ScriptedDecoder, scripts=work.scripts, **options)
     for n, (item, script) in enumerate(zip(work.items, work.scripts, strict=True)):
-        loop.submit(item.request(n, constrained=constrained(n), max_tokens=len(script)))
+        # The same text may be a few tokens more, where a jump ends inside one.
+        most = len(script) * (2 if loop.jump_forward else 1)
+        loop.submit(item.request(n, constrained=constrained(n), max_tokens=most))
     done: list[Completion] = []
     steps: list[float] = []
     while loop.busy:
@@ -123,15 +145,17 @@ def run_loop(
         done += loop.step()
         steps.append(time.perf_counter() - began)
         pause()
-    _check(work, {c.key: _tokens(c) for c in done})
+    said = {c.key: _tokens(c) for c in done}
+    _check(work, said, loop._token_bytes if loop.jump_forward else None)
     seconds = loop.counts.seconds
     return Timing(
         prompt_s=seconds["prompt"],
         # The first step is that of the prompts.
         steps_s=steps[1:],
         decode_s=sum(steps) - seconds["prompt"],
-        tokens=sum(c.steps for c in done),
+        tokens=work.tokens,
         forced=loop.counts.forced,
+        jumped=sum(c.jumped for c in done),
         forwards=len(steps) - 1,
         parts_s={name: took for name, took in seconds.items() if name != "prompt"},
         prompt_tokens=loop.batch.prompt_tokens,
@@ -251,9 +275,16 @@ def _tokens(completion: Completion) -> tuple[int, ...]:
     return (*completion.token_ids, *stop)
 
 
-def _check(work: Work, tokens: Mapping[int, tuple[int, ...]]) -> None:
+def _check(
+    work: Work, tokens: Mapping[int, tuple[int, ...]], pieces: Sequence[bytes] | None
+) -> None:
+    """Rows must have the tokens that they were told, or, with `pieces`, the text."""
+
+    def said(ids: Sequence[int]) -> Any:
+        return tuple(ids) if pieces is None else b"".join(pieces[token] for token in ids)
+
     for n, script in enumerate(work.scripts):
-        if tokens[n] != tuple(script):
+        if said(tokens[n]) != said(script):
             raise WrongTokens(f"request {n + 1} gave other tokens than it was told")
 
 
@@ -287,6 +318,7 @@ def ways(chat: Chat, names: Iterable[str]) -> tuple[dict[str, Way], list[str]]:
         "dense": partial(run_loop, constrained=_all, masked_head=False, forced_runs=False),
         "masked": partial(run_loop, constrained=_all, forced_runs=False),
         "forced": partial(run_loop, constrained=_all),
+        "jump": partial(run_loop, constrained=_all, jump_forward=True),
         "mixed": partial(run_loop, constrained=_every_other, forced_runs=False),
         "generate": partial(run_generate, processor=None),
         "generate_ours": partial(run_generate, processor=_ours),

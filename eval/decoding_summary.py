@@ -12,6 +12,7 @@ WAYS = (
     "dense",
     "masked",
     "forced",
+    "jump",
     "mixed",
     "generate",
     "generate_ours",
@@ -20,8 +21,8 @@ WAYS = (
     "generate_outlines",
 )
 """In the order in which they are shown: our loop free; constrained with a dense head, with a masked
-head, and with forced runs as well; every other row constrained, masked head; and `model.generate`,
-free and with logits processors."""
+head, with forced runs as well, and with forced text put in unsampled; every other row constrained,
+masked head; and `model.generate`, free and with logits processors."""
 
 PARTS = ("forward", "head", "sampling", "grammar")
 METRICS = (
@@ -35,14 +36,14 @@ METRICS = (
 """What has a median and a range.
 
 * ``ms_step``: from one draw to the next, the mean of a run. What two ways are to each other is not
-  the ratio of these: see `RATIOS`. With forced runs a step may read
+  the ratio of these: see `RATIOS`. With forced runs and jumps a step may read
   several tokens a row, so there it is not comparable.
 * ``ms_token``: decoding over all tokens of all rows, forced ones included; prompts left out.
 * ``ms_token_with_prompt``: the same with the prompts.
 * ``tokens_per_s``: of all rows together, prompts left out.
 * ``*_share``: of decoding, in [0, 1]; what is missing from 1 is bookkeeping.
 """
-COUNTS = ("told", "tokens", "forced", "forwards", "prompt_tokens")
+COUNTS = ("told", "tokens", "forced", "jumped", "forwards", "prompt_tokens")
 """What is the same in every round; ``told`` says whether the tokens were those of all ways."""
 
 RATIOS: dict[str, tuple[str, str]] = {
@@ -69,6 +70,7 @@ def row_of(round: int, way: str, timing: Any) -> dict[str, Any]:
         "told": timing.told,
         "tokens": timing.tokens,
         "forced": timing.forced,
+        "jumped": timing.jumped,
         "forwards": timing.forwards,
         "prompt_tokens": timing.prompt_tokens,
         "prompt_s": timing.prompt_s,

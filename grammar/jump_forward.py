@@ -33,7 +33,14 @@ _NO_JUMP = Jump(0, ())
 
 
 def jump_forward(
-    batch: MatcherBatch, row: int, ids: Sequence[int], tokenizer: Any, pieces: Sequence[bytes]
+    batch: MatcherBatch,
+    row: int,
+    ids: Sequence[int],
+    tokenizer: Any,
+    pieces: Sequence[bytes],
+    *,
+    keep: int = 0,
+    limit: int | None = None,
 ) -> Jump:
     """Advance a row by its forced text, split into tokens as the tokenizer would.
 
@@ -46,6 +53,8 @@ def jump_forward(
         ids: every token that the row has accepted, first to last.
         tokenizer: the Hugging Face tokenizer.
         pieces: bytes of each token (``grammar.tokenizer.token_bytes``).
+        keep: how many of ``ids``, from the first on, must stay: what a model has read, say.
+        limit: by how many tokens ``ids`` may grow; None is no limit.
 
     Returns:
         What to change in ``ids`` and in the model's cache: drop the last ``removed``, append
@@ -55,13 +64,15 @@ def jump_forward(
     if not forced:
         return _NO_JUMP
     # The token that is split anew may start or end inside a character; then go back to its start.
-    start = len(ids) - 1
-    while (tail := _text(ids[max(start, 0) :], pieces)) is None:
-        if start <= 0:
+    start = max(len(ids) - 1, keep)
+    while (tail := _text(ids[start:], pieces)) is None:
+        if start <= keep:
             return _NO_JUMP
         start -= 1
-    old = list(ids[max(start, 0) :])
+    old = list(ids[start:])
     new = tokenizer.encode(tail + forced, add_special_tokens=False)[:-1]
+    if limit is not None:
+        new = new[: len(old) + limit]
     if sum(len(pieces[i]) for i in new) <= len(tail.encode()):
         return _NO_JUMP
     same = 0

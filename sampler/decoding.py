@@ -81,6 +81,7 @@ class Counts:
     Attributes:
         steps: calls of `Decoder.step` that sampled.
         sampled, forced: tokens that were drawn, and that the grammar left no choice about.
+        jumped: tokens of forced text that were put in, also in place of one that had been drawn.
         hurried: of those drawn, how many anew, to end within the budget.
         lost: rows that were to end within it, and at some time had no way known that fits.
         seconds: spent in "prompt" (the body, over prompts of rows that join), "forward" (the body,
@@ -91,6 +92,7 @@ class Counts:
     steps: int = 0
     sampled: int = 0
     forced: int = 0
+    jumped: int = 0
     hurried: int = 0
     lost: int = 0
     seconds: dict[str, float] = field(
@@ -120,6 +122,10 @@ class Decoder:
         impl: of `kernels.masked_sample`.
         masked_head: compute logits of allowed tokens only, where that pays.
         forced_runs: do not sample where the grammar allows one token only.
+        jump_forward: also take text that the grammar forces without sampling its tokens, as the
+            tokenizer would split it. **This changes what is produced**: the model might have split
+            it otherwise, and what follows is drawn after other tokens, at other positions. Not for
+            rows with top_logprobs or stop texts, which are decoded as ever.
         share_prefixes: compute what prompts begin with in common once.
 
     Attributes:
@@ -137,15 +143,20 @@ class Decoder:
         impl: str = "auto",
         masked_head: bool = True,
         forced_runs: bool = True,
+        jump_forward: bool = False,
         share_prefixes: bool = True,
     ) -> None:
+        if jump_forward and (trace or not forced_runs):
+            raise ValueError(
+                "jump_forward wants forced_runs and no trace, whose draws are to be the model's own"
+            )
         self.tokenizer, self.stops = tokenizer, frozenset(stop_token_ids)
         if not self.stops:
             raise ValueError("stop_token_ids must name at least one id, got none")
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         self.batch_size, self.trace, self.impl = batch_size, trace, impl
-        self.forced_runs = forced_runs and not trace
+        self.forced_runs, self.jump_forward = forced_runs and not trace, jump_forward
         self.head = Head(model, masked=masked_head)
         if masked_head and self.head.note:
             warnings.warn(self.head.note, stacklevel=2)
@@ -385,6 +396,10 @@ class Decoder:
             self.counts.forced += 1
             if row.finish_reason:
                 return
+        if self.jump_forward and not row.request.params.stop:
+            before = len(row.jumped)
+            row.jump(i, self.matchers, self._token_bytes)
+            self.counts.jumped += len(row.jumped) - before
 
     def _retire(self) -> list[Completion]:
         done = [row for row in self._rows if row.finish_reason]

@@ -223,12 +223,14 @@ class Completion:
         text: the tokens decoded, special tokens kept, cut before a stop text.
         finish_reason: "stop" at a stop token or text, "length" at max_tokens, "error".
         stop: the stop token's id or the stop text, where that ended it.
-        logprobs: nats, one a token, under the distribution drawn from before top_k, top_p, min_p.
+        logprobs: nats, one a token, under the distribution drawn from before top_k, top_p, min_p;
+            0 for tokens that were not drawn.
         top_logprobs: one mapping a token, id to nats, most likely first, under the model's own
             distribution: before mask, temperature and cuts. The token that came is always in it.
         prompt_tokens: length of the prompt.
         steps: tokens that came, the stop token included; those that the guard threw away are not.
         forced: how many of them were the only one that the grammar allowed, and were not sampled.
+        jumped: how many of them string jump-forward put in, unsampled.
         seconds: from the prefill of the prompt to the last token.
         error: what went wrong, for "error". Otherwise set only where the guard gave up: the text
             is then the last attempt, finish_reason is how that ended, and this says which call is
@@ -251,6 +253,7 @@ class Completion:
     steps: int
     seconds: float
     forced: int = 0
+    jumped: int = 0
     stop: int | str | None = None
     logprobs: tuple[float, ...] = ()
     top_logprobs: tuple[Mapping[int, float], ...] = ()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from grammar.guard import GuardFailure
+from grammar.jump_forward import jump_forward
 from grammar.matcher import MatcherBatch
 from kernels import checks
 from kernels.masked_sample import Status
@@ -26,6 +27,8 @@ class Row:
         unread: tokens that the model has not been fed yet.
         retries: how often the guard has had it decoded again; the stream of its noise.
         penalties: what is done to its logits, or None.
+        forced, jumped: positions that were not drawn: the one token that was allowed, and the text
+            that was, as the tokenizer splits it.
         hurried: positions that were drawn anew, to end within the budget (`sampler.budget`).
         finish_reason: None while it runs.
     """
@@ -38,6 +41,7 @@ class Row:
         self.top_logprobs: list[dict[int, float]] = []
         self.position = self.retries = self.redone = 0
         self.forced: list[int] = []
+        self.jumped: list[int] = []
         self.hurried: list[int] = []
         self.failures: list[GuardFailure] = []
         self.finish_reason: str | None = None
@@ -91,6 +95,24 @@ class Row:
         self.forced.append(self.position)
         self.take(token, 0.0, Status.OK, i, matchers)
 
+    def jump(self, i: int, matchers: MatcherBatch, pieces: Sequence[bytes]) -> None:
+        """Take the text that is forced, as the tokenizer splits it; what has been read stays."""
+        jump = jump_forward(
+            matchers,
+            i,
+            self.token_ids,
+            self.tokenizer,
+            pieces,
+            keep=len(self.token_ids) - len(self.unread),
+            limit=self.budget,
+        )
+        if jump.removed:
+            del self.unread[-jump.removed :]
+            self.cut(self.position - jump.removed)
+        for token in jump.added:
+            self.jumped.append(self.position)
+            self._append(token, 0.0)
+
     @property
     def temperature(self) -> float:
         """That of the next draw."""
@@ -129,8 +151,8 @@ class Row:
             self.penalties.take_back(self.token_ids[position:])
         for column in (self.token_ids, self.logprobs, self.top_logprobs):
             del column[position:]
-        self.forced = [at for at in self.forced if at < position]
-        self.hurried = [at for at in self.hurried if at < position]
+        for positions in (self.forced, self.jumped, self.hurried):
+            positions[:] = [at for at in positions if at < position]
         self.finish_reason = self.stop = self.text = None
         if self.trace:
             self.trace.cut(position)
@@ -195,6 +217,7 @@ class Row:
             prompt_tokens=len(self.request.prompt),
             steps=self.position,
             forced=len(self.forced),
+            jumped=len(self.jumped),
             seconds=time.perf_counter() - self.began if self.began else 0.0,
             stop=self.stop,
             logprobs=tuple(self.logprobs),

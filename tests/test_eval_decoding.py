@@ -69,6 +69,14 @@ def test_the_summary_says_what_was_checked_and_where_it_comes_from(run):
     assert (folder / "decoding.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_jump_forward_is_said_to_change_what_is_produced(run):
+    _, summary, _ = run
+    jump = summary["checks"]["jump"]
+    assert 0 < jump["jumped"] < jump["tokens"] <= 4 * 18
+    assert 0 <= jump["same_tokens"] <= jump["same_text"] <= 4
+    assert jump["valid"] == jump["ended"]
+
+
 def test_shares_are_of_the_whole(run):
     _, summary, _ = run
     for name, way in summary["ways"].items():
@@ -185,10 +193,14 @@ def test_answers_make_scripts_that_end(chat, items, loaded):
 def test_rows_are_told_their_tokens(chat, items):
     scripts = [script_from_answer(chat, item) for item in items]
     work = Work(chat, items, scripts, batch_size=2)
-    ways, notes = decoding_runs.ways(chat, ["free", "forced", "generate_xgrammar"])
+    ways, notes = decoding_runs.ways(chat, ["free", "forced", "jump", "generate_xgrammar"])
     assert notes == []
-    for way in ways.values():
-        assert way(work).tokens == sum(map(len, scripts))
+    timings = {name: way(work) for name, way in ways.items()}
+    for timing in timings.values():
+        assert timing.tokens == sum(map(len, scripts))
+    jump, forced = timings["jump"], timings["forced"]
+    assert jump.jumped > forced.forced
+    assert jump.forwards < forced.forwards
 
 
 def test_other_tokens_than_told_are_an_error(chat, items, monkeypatch):
