@@ -100,7 +100,8 @@ def _remarks(summary: Mapping[str, Any]) -> list[str]:
     lines = [
         f"Medians of {summary['rounds']} rounds; ratios are taken within a round, in which all take"
         " turns a step at a time, and those of steps step by step. Text: tokens"
-        " of forced text, put in. Reads: forwards after the prompts. Shares of decoding: forward, head, drawing, grammar. Prompt: seconds.",
+        " of forced text, put in. Reads: forwards after the prompts. Shares of decoding: forward,"
+        " head, drawing, grammar. Prompt: seconds.",
         f"Checked first: {checks['same']} of {checks['compared']} constrained completions have the"
         f" tokens of the traced loop, {checks['near_ties']} part from it at a near-tie;"
         f" {checks['valid']} of {checks['ended']} that ended are valid calls,"
