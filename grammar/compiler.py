@@ -6,7 +6,6 @@ of a warm request, and xgrammar pays the same.
 
 import os
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -15,6 +14,8 @@ from typing import Any
 import xgrammar
 from pydantic_core import PydanticSerializationError
 
+from grammar import deadline
+from grammar.deadline import Deadline
 from grammar.diagnosis import reason, schema_fault
 from grammar.formats import Tool
 from grammar.policy import Plan, arguments_schema, read_tools
@@ -31,6 +32,10 @@ class GrammarTooLargeError(GrammarError):
     """A tag with more tools or more bytes than the compiler takes."""
 
 
+class _NoRoomError(GrammarError):
+    """Others compile, and did not make room in time."""
+
+
 class Compiler:
     """Compiles plans for one vocabulary. Safe to share between threads.
 
@@ -45,9 +50,10 @@ class Compiler:
             whole ones longest unused go first. A grammar grows as its masks are worked out, and is
             weighed again whenever it is asked for.
         max_threads: threads that one compilation may use.
-        timeout_s: seconds after which a compilation is given up, or None. xgrammar has no way to
-            stop one, so its thread runs on: the limit protects the caller, not the processor. What
-            the thread finds in the end is cached.
+        timeout_s: seconds after which a compilation is given up, or None; a deadline around it
+            (``grammar.deadline``) counts where that is earlier. xgrammar has no way to stop one, so
+            its thread runs on: the limit protects the caller, not the processor. What the thread
+            finds in the end is cached.
         max_compilations: compilations at a time, those given up but still running included; a
             request beyond them waits, within its own time limit.
         max_tag_bytes: size of a tag, written as JSON.
@@ -96,25 +102,32 @@ class Compiler:
             key = plan.constraint.model_dump_json()
         except PydanticSerializationError as error:
             raise _explained(plan, error) from error
-        with self._lock:
-            cached = self._cache.get(key)
-            if cached is not None:
-                return cached
-            running = self._running.get(key)
-            mine = running is None
+        limit = self._limit_now()
+        while True:
+            with self._lock:
+                cached = self._cache.get(key)
+                if cached is not None:
+                    return cached
+                running = self._running.get(key)
+                mine = running is None
+                if mine:
+                    self._check_size(key, plan)
+                    running = self._running[key] = Future()
             if mine:
-                self._check_size(key, plan)
-                running = self._running[key] = Future()
-        deadline = _Deadline(self._timeout_s)
-        if mine:
-            self._start(key, plan, running, deadline)
-        try:
-            return running.result(deadline.remaining())
-        except TimeoutError:
-            raise GrammarError(
-                f"the grammar was not compiled within {self._timeout_s:g} s; simplify the tools'"
-                " schemas (large bounds and deep nesting cost most) or raise timeout_s"
-            ) from None
+                self._start(key, plan, running, limit)
+            try:
+                return _result(running, limit)
+            except _NoRoomError:
+                # Another may have waited for less than this one can.
+                if mine or (limit is not None and not limit.left()):
+                    raise
+
+    def _limit_now(self) -> Deadline | None:
+        """The deadline of a compilation that is asked for now."""
+        around = deadline.current()
+        if self._timeout_s is None or (around is not None and around.left() < self._timeout_s):
+            return around
+        return Deadline(self._timeout_s)
 
     def _check_size(self, key: str, plan: Plan) -> None:
         if len(plan.constrained) > self._max_tools:
@@ -133,12 +146,14 @@ class Compiler:
         key: str,
         plan: Plan,
         future: Future[xgrammar.CompiledGrammar],
-        deadline: "_Deadline",
+        limit: Deadline | None,
     ) -> None:
-        if not self._slots.acquire(timeout=deadline.remaining()):
-            error = GrammarError(
+        while not self._slots.acquire(timeout=_nap(limit)):
+            if limit is None or limit.left():
+                continue
+            error = _NoRoomError(
                 f"{self._max_compilations} other compilations, which may have been given up but"
-                f" still run, left no room for this one within {self._timeout_s:g} s; try again"
+                f" still run, left no room for this one within {limit.seconds:g} s; try again"
                 " later, or raise max_compilations"
             )
             with self._lock:
@@ -188,14 +203,23 @@ class Compiler:
             return self._cache.weigh() + self._compiler.get_cache_size_bytes()
 
 
-class _Deadline:
-    """Seconds left of a limit that starts now; None has no end."""
+def _result(
+    running: Future[xgrammar.CompiledGrammar], limit: Deadline | None
+) -> xgrammar.CompiledGrammar:
+    while True:
+        try:
+            return running.result(_nap(limit))
+        except TimeoutError:
+            if limit is None or limit.left():
+                continue
+        raise GrammarError(
+            f"the grammar was not compiled within {limit.seconds:g} s; simplify the tools' schemas"
+            " (large bounds and deep nesting cost most) or raise timeout_s"
+        )
 
-    def __init__(self, limit_s: float | None) -> None:
-        self._end = None if limit_s is None else time.monotonic() + limit_s
 
-    def remaining(self) -> float | None:
-        return None if self._end is None else max(0.0, self._end - time.monotonic())
+def _nap(limit: Deadline | None) -> float | None:
+    return None if limit is None else limit.nap()
 
 
 class _Cache:

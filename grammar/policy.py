@@ -36,6 +36,7 @@ from typing import Any, Literal
 
 from xgrammar.structural_tag import OrFormat, StructuralTag
 
+from grammar import deadline
 from grammar.formats import Format, Tool, get_format
 from grammar.formats.base import MAX_WHITESPACE, NAME_PATTERN
 from grammar.schema import Options, Prepared, require
@@ -120,6 +121,8 @@ def plan(
     Raises:
         ValueError: a request that cannot be meant, with the field at fault.
         SchemaError: a schema that cannot be guaranteed, with the tool, the place and the reason.
+        TooSlow: the deadline around this (``grammar.deadline``) is over, with the tool whose turn
+            it was. Nothing is remembered of what that cut short.
     """
     _one_of("scope", scope, ("auto", "always"))
     _one_of("schema_mode", schema_mode, ("auto", "strict", "declared"))
@@ -311,9 +314,12 @@ def _arguments(
             schema["allOf"] = [*others, {"$ref": schema.pop("$ref")}]
     where = f"the schema of tool {function['name']!r}"
     text = json.dumps(schema)
-    if not json_strings:
-        return require(prepared_schema(text, Options(aliases=aliases, lengths="keywords")), where)
-    return require(tightest(text, Options(aliases=aliases), max_whitespace_cnt), where)
+    with deadline.naming(where):
+        if json_strings:
+            prepared = tightest(text, Options(aliases=aliases), max_whitespace_cnt)
+        else:
+            prepared = prepared_schema(text, Options(aliases=aliases, lengths="keywords"))
+    return require(prepared, where)
 
 
 def _read_tool_choice(choice: Any, names: Sequence[str]) -> tuple[Any, Sequence[str]]:

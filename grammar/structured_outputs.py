@@ -37,6 +37,7 @@ from xgrammar.structural_tag import (
     StructuralTag,
 )
 
+from grammar import deadline
 from grammar.regex_text import grammar_of
 from grammar.schema import Options, Prepared, prepare, require
 
@@ -74,13 +75,15 @@ def read_answer(
     Raises:
         ValueError: more than one constraint, or one that cannot be meant; with the field.
         SchemaError: a schema that cannot be guaranteed.
+        TooSlow: the deadline around this is over; with the field.
     """
-    given = [
-        read(_Reading(field, max_whitespace_cnt, aliases), request_body[field])
-        for field, read in _FIELDS.items()
-        if request_body.get(field) is not None
-    ]
-    given = [answer for answer in given if answer is not None]
+    given = []
+    for field, read in _FIELDS.items():
+        if request_body.get(field) is None:
+            continue
+        with deadline.naming(field):
+            answer = read(_Reading(field, max_whitespace_cnt, aliases), request_body[field])
+        given += [] if answer is None else [answer]
     if len(given) > 1:
         raise ValueError(
             f"{given[0].field} and {given[1].field} both constrain the answer; give one of them"

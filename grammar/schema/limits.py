@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any
 
+from grammar import deadline
 from grammar.schema.result import Options
 
 
@@ -43,7 +44,8 @@ class Budget:
     """Counts steps of rewriting, so that no schema takes more than its share.
 
     Steps are counted before time is looked at: the outcome is the same on every machine that is
-    not very slow.
+    not very slow. The deadline of the whole request (see ``grammar.deadline``) is another thing: it
+    ends the work without an outcome.
 
     Args:
         options: its limits.
@@ -71,6 +73,7 @@ class Budget:
 
         Raises:
             OverBudget: none are left, or the time is over.
+            OutOfTime: that of the whole request is.
         """
         self.steps_left -= max(steps, 1)
         if self.steps_left < 0:
@@ -87,10 +90,14 @@ class Budget:
 
         Raises:
             OverBudget: the time is over.
+            OutOfTime: that of the whole request is.
         """
         self._calls += 1
         # Reading the clock of a thread takes a while on some systems.
-        if self._calls % 64 == 0 and time.thread_time() > self._deadline:
+        if self._calls % 64:
+            return
+        deadline.check()
+        if time.thread_time() > self._deadline:
             raise OverBudget(
                 pointer,
                 "",
@@ -112,6 +119,7 @@ def spend(moves: int) -> None:
 
     Raises:
         OutOfMoves: its share is used up.
+        OutOfTime: the deadline of the whole request is over.
     """
     budget = _current.get()
     if budget is None:
@@ -119,6 +127,8 @@ def spend(moves: int) -> None:
     before, budget.moves_left = budget.moves_left, budget.moves_left - moves
     # A glance at the clock each ten thousand moves.
     look = before // 10_000 != budget.moves_left // 10_000
+    if look:
+        deadline.check()
     if budget.moves_left < 0 or (look and budget.late_for_patterns):
         raise OutOfMoves("the intersection of all its patterns")
 

@@ -31,6 +31,9 @@ def prepare(schema: Any, *, options: Options = _DEFAULT, pointer: str = "") -> P
     Returns:
         The schema to compile, its verdict, and the reasons. Whatever is wrong with the schema is a
         verdict, never an exception.
+
+    Raises:
+        OutOfTime: the deadline around this (``grammar.deadline``) is over: that is no verdict.
     """
     draft, judged = "2020-12", schema
     try:
