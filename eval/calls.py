@@ -26,6 +26,7 @@ from jsonschema.validators import validator_for
 from referencing import Registry
 
 from eval.chat_body import load_json
+from grammar.schema.judge import Patience, patient
 
 Cause = Literal[
     "unknown_tool",
@@ -42,6 +43,8 @@ Cause = Literal[
     "truncated",
 ]
 CAUSES: tuple[Cause, ...] = get_args(Cause)
+_SECONDS = 10.0
+"""How long one call may be judged: a pattern may backtrack for ever, and so may a $ref."""
 
 _CAUSE_OF_KEYWORD: dict[str, Cause] = {
     "required": "missing_key",
@@ -179,11 +182,13 @@ def _read_arguments(function: Mapping[str, Any]) -> tuple[Any, tuple[Cause, str]
 
 def _violations(schema: Any, arguments: dict[str, Any]) -> list[tuple[Cause, str, str]]:
     try:
-        errors = list(_validator(json.dumps(schema)).iter_errors(arguments))
+        with Patience(_SECONDS).spent():
+            errors = list(_validator(json.dumps(schema)).iter_errors(arguments))
     except SchemaError as error:
         return [("other", f"the tool's own schema is invalid: {error.message}", "")]
     except Exception as error:
-        # A dangling or endless $ref, or a pattern that Python's re refuses: as many exceptions.
+        # A dangling or endless $ref, a pattern that is none, or one that takes too long: as many
+        # exceptions.
         return [("other", f"the tool's schema cannot be applied: {error}", "")]
     return [(_cause(error), error.message, _pointer(error.absolute_path)) for error in errors]
 
@@ -194,7 +199,7 @@ def _validator(schema: str) -> Validator:
     kind = validator_for(schema, default=Draft202012Validator)
     kind.check_schema(schema)
     # An empty registry: the default one would fetch a remote $ref.
-    return kind(schema, registry=Registry())
+    return patient(kind)(schema, registry=Registry())
 
 
 def _cause(error: ValidationError) -> Cause:

@@ -153,7 +153,7 @@ def judged(answer: Any, parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fault(call: Mapping[str, Any], parameters: Mapping[str, Any]) -> str | None:
-    from jsonschema import Draft202012Validator
+    from grammar.schema.judge import Patience, validator_of
 
     if call["function"]["name"] != _TOOL:
         return f"a call of {call['function']['name']!r}"
@@ -161,7 +161,8 @@ def _fault(call: Mapping[str, Any], parameters: Mapping[str, Any]) -> str | None
         value = json.loads(call["function"]["arguments"])
     except ValueError as error:
         return f"the arguments are not JSON: {error}"
-    error = next(Draft202012Validator(parameters).iter_errors(value), None)
+    with Patience().spent():
+        error = next(validator_of(parameters, "2020-12").iter_errors(value), None)
     return None if error is None else f"{error.json_path}: {error.message[:200]}"
 
 

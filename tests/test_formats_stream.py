@@ -55,18 +55,42 @@ def soup(fmt):
 
 @EVERY_FORMAT
 @settings(deadline=None, max_examples=60)
-@given(data=st.data(), reasoning=st.booleans())
-def test_every_cut_gives_the_message_of_the_whole(name, data, reasoning):
+@given(data=st.data(), reasoning=st.booleans(), calls=st.sampled_from([True, True, False]))
+def test_every_cut_gives_the_message_of_the_whole(name, data, reasoning, calls):
     fmt = FORMATS[name]
     text = data.draw(soup(fmt))
-    whole = fmt.parse(text, [TOOL], reasoning=reasoning)
+    whole = fmt.parse(text, [TOOL], reasoning=reasoning, calls=calls)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
     bounds = [0, *cuts, len(text)]
     in_parts = [text[a:b] for a, b in pairwise(bounds)]
     for pieces in ([*text], [text], in_parts):
-        message, parsed = streamed(fmt, pieces, reasoning=reasoning)
+        message, parsed = streamed(fmt, pieces, reasoning=reasoning, calls=calls)
         assert parsed == whole
         assert message == {k: v for k, v in whole.message.items() if v or k == "content"}
+
+
+@EVERY_FORMAT
+@settings(deadline=None, max_examples=30)
+@given(data=st.data())
+def test_where_nothing_is_a_call_all_is_content_word_for_word(name, data):
+    fmt = FORMATS[name]
+    text = data.draw(soup(fmt))
+    parsed = fmt.parse(text, [TOOL], calls=False)
+    assert parsed.tool_calls == []
+    thinks = fmt.start_of_thinking is not None and text.lstrip().startswith(fmt.start_of_thinking)
+    if fmt.bare_content and not thinks:
+        assert parsed.message["content"] == text
+        assert parsed.problems == ()
+
+
+@EVERY_FORMAT
+@pytest.mark.parametrize("run", [" ", "\n", "a", "<", "`", "_a"])
+def test_a_head_that_goes_on_and_on_is_read_in_a_moment(name, run):
+    fmt = FORMATS[name]
+    for opener in {*fmt.banned, *fmt.openers, *(call(fmt, s="x").split("f", 1)[:1])}:
+        text = opener + run * 2000 + "!" + run * 2000
+        _, parsed = streamed(fmt, [text[:1500], text[1500:]])
+        assert not parsed.tool_calls
 
 
 @EVERY_FORMAT

@@ -18,7 +18,6 @@ from grammar.compiler import Compiler
 from grammar.formats import FORMATS
 from grammar.guard import Guard, restart_index
 from grammar.policy import Plan
-from grammar.schema import judge
 from grammar.tokenizer import tokenizer_info
 from sampler.decoding import Decoder, generate
 from sampler.params import Request, SamplingParams
@@ -400,26 +399,3 @@ def test_requests_may_join_while_others_are_redone():
         done |= {c.key: c for c in decoder.step()}
     expected = decode(range(12), guard)
     assert {k: c.text for k, c in done.items()} == {k: c.text for k, c in expected.items()}
-
-
-def test_a_pattern_that_backtracks_without_end_is_given_up(monkeypatch):
-    # `re` would take 2 ** 200 steps; other threads would wait for it.
-    monkeypatch.setattr(judge, "PATTERN_SECONDS", 0.05)
-    slow = r"^(?:(?:a|a)+)+$"
-    value = "a" * 200 + "!"
-    for schema, instance in (
-        ({"type": "string", "pattern": slow}, value),
-        ({"not": {"pattern": slow}}, value),
-        ({"patternProperties": {slow: False}}, {value: 1}),
-    ):
-        with pytest.raises(TimeoutError):
-            judge.validator_of(schema, "2020-12").is_valid(instance)
-
-
-@given(st.sampled_from(["^a+$", "a|b", r"\d{2}", r"^\w*-\w*$", "[^x]", r"\u00e9"]), st.text())
-def test_patterns_are_matched_as_jsonschema_does(pattern, text):
-    schema = {"pattern": pattern, "patternProperties": {pattern: {"type": "null"}}}
-    for instance in (text, {text: 1}, {text: None}):
-        assert judge.validator_of(schema, "2020-12").is_valid(instance) == (
-            jsonschema.Draft202012Validator(schema).is_valid(instance)
-        )

@@ -220,6 +220,7 @@ class Format(ABC):
         reasoning: bool = False,
         answer: bool = False,
         any_tool: bool = False,
+        calls: bool = True,
     ) -> Parsed:
         """Read a completion back into a message.
 
@@ -238,8 +239,12 @@ class Format(ABC):
                 call holds none, whatever its strings spell.
             any_tool: a call of a tool that is not among ``tools`` is a call as well; ``tools`` then
                 says only of what types their arguments are.
+            calls: False: nothing is a call, as under tool_choice none; what looks like one is
+                content, word for word.
         """
-        stream = StreamParser(self, tools, reasoning=reasoning, answer=answer, any_tool=any_tool)
+        stream = StreamParser(
+            self, tools, reasoning=reasoning, answer=answer, any_tool=any_tool, calls=calls
+        )
         stream.finish(text)
         return stream.parsed
 

@@ -19,10 +19,10 @@ CALL_BEGIN, CALL_END = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>
 SEPARATOR = "<｜tool▁sep｜>"
 
 _HEAD = (
-    rf"\s*(?:function\s*{SEPARATOR}\s*)?(?P<name>{NAME_PATTERN})"
-    rf"\s*(?:{SEPARATOR}\s*)?(?:```(?:json)?\s*)?"
+    rf"\s*+(?:function\s*+{SEPARATOR}\s*+)?(?P<name>{NAME_PATTERN})"
+    rf"\s*+(?:{SEPARATOR}\s*+)?(?:```(?:json)?\s*+)?"
 )
-_PART = r"(?:[<｜a-z▁]*>?)?"  # of a marker
+_PART = r"(?:[<｜a-z▁]*+>?)?+"  # of a marker
 
 
 class DeepSeekV31(SectionFormat):
@@ -46,9 +46,10 @@ class DeepSeekV31(SectionFormat):
     inner_markers = (SEPARATOR,)
     head = re.compile(rf'{_HEAD}(?=[{{"]|{CALL_END})')
     head_so_far = re.compile(
-        rf"\s*[A-Za-z0-9_.-]*\s*{_PART}\s*[A-Za-z0-9_.-]*\s*{_PART}\s*(?:`{{1,3}}[json]*)?\s*{_PART}"
+        rf"\s*+[A-Za-z0-9_.-]*+\s*+{_PART}"
+        rf"\s*+[A-Za-z0-9_.-]*+\s*+{_PART}\s*+(?:`{{1,3}}[json]*+)?+\s*+{_PART}"
     )
-    tail = re.compile(r"\s*`{0,3}\s*")
+    tail = re.compile(r"\s*+`{0,3}\s*+")
     layout = f"{CALL_BEGIN}$name{SEPARATOR}$arguments{CALL_END}"
     between = ""
 

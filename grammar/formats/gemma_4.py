@@ -27,7 +27,7 @@ OPEN, CLOSE, QUOTE = "<|tool_call>", "<tool_call|>", '<|"|>'
 CHANNEL_OPEN, CHANNEL_CLOSE = "<|channel>", "<channel|>"
 
 _HEAD = re.compile(rf"\s*call:\s*({NAME_PATTERN})\s*(?={{)")
-_HEAD_SO_FAR = re.compile(r"\s*(?:c(?:a(?:l(?:l(?::\s*[A-Za-z0-9_.-]*\s*)?)?)?)?)?")
+_HEAD_SO_FAR = re.compile(r"\s*+(?:c(?:a(?:l(?:l(?::\s*+[A-Za-z0-9_.-]*\s*+)?)?)?)?)?")
 _STRING = re.compile(r'<\|"\|>([\s\S]*?)<\|"\|>')
 _BARE = re.compile(r'[^\s,:{}\[\]<"]+(?:[ \t]+[^\s,:{}\[\]<"]+)*')
 _BARE_KEY = re.compile(r'[^\s,:{}\[\]<"](?:[^,:{}\[\]<"\n]*[^\s,:{}\[\]<"])?')

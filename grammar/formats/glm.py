@@ -25,7 +25,7 @@ class Glm47(FlatXml):
     style = "glm_4_7"
     head = OPEN
     call_open = re.compile(rf"{OPEN}\s*(?P<name>{NAME_PATTERN})\s*(?={KEY_OPEN}|{CLOSE})")
-    call_so_far = re.compile(rf"{OPEN}\s*[A-Za-z0-9_.-]*\s*(?:<[/a-z_]*)?")
+    call_so_far = re.compile(rf"{OPEN}\s*+[A-Za-z0-9_.-]*\s*+(?:<[/a-z_]*)?")
     call_close = CLOSE
     parameter_open = re.compile(rf"{KEY_OPEN}(?P<key>[^<\n]+){KEY_CLOSE}\s*{VALUE_OPEN}")
     parameter_so_far = re.compile(

@@ -4,12 +4,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jsonschema
-
 from grammar.formats import json_text
 from grammar.formats.base import NAME_PATTERN, Format
 from grammar.formats.message import Malformed, MessageBuilder, call_parts, read_arguments
 from grammar.formats.section import SectionFormat
+from grammar.schema import judge
 
 SECTION_BEGIN, SECTION_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
 CALL_BEGIN, CALL_END = "<|tool_call_begin|>", "<|tool_call_end|>"
@@ -40,7 +39,7 @@ class KimiK2(SectionFormat):
     call_begin, call_end = CALL_BEGIN, CALL_END
     inner_markers = (ARGUMENTS,)
     head = re.compile(rf"(?P<id>(?:(?!<\|tool_call)[\s\S])*+){re.escape(ARGUMENTS)}\s*")
-    head_so_far = re.compile(r"\s*[A-Za-z0-9_.:-]*\s*(?:<[|a-z_]*)?")
+    head_so_far = re.compile(r"\s*+[A-Za-z0-9_.:-]*\s*+(?:<[|a-z_]*)?")
 
     def call_id(self, name: str, index: int) -> str:
         # Other ids in the history mislead it (MoonshotAI/K2-Vendor-Verifier, README).
@@ -126,6 +125,6 @@ def _fits(arguments: dict[str, Any], schema: Any) -> bool:
     try:
         if not arguments.keys() <= schema["properties"].keys():
             return False
-        return jsonschema.validators.validator_for(schema)(schema).is_valid(arguments)
+        return judge.accepts(schema, arguments)
     except Exception:  # a schema that cannot be read fits nothing
         return False

@@ -11,10 +11,9 @@ checkpoint's ``encoding_k3.py``).
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-import jsonschema
 from xgrammar.structural_tag import (
     ConstStringFormat,
     OptionalFormat,
@@ -32,6 +31,7 @@ from grammar.formats.message import (
     open_suffix,
     read_arguments,
 )
+from grammar.schema import judge
 
 OPEN, CLOSE, SEP = "<|open|>", "<|close|>", "<|sep|>"
 END_OF_MESSAGE = "<|end_of_msg|>"
@@ -43,12 +43,12 @@ CALL_END, ARGUMENT_END, JSON_END = (f"{CLOSE}{name}{SEP}" for name in ("call", "
 _MARKER = re.compile(r"<\|(?:open|close|end_of_msg)\|>")
 _ATTRIBUTE = re.compile(r'\s+([a-z]+)="([^"]*)"')
 _TAG = re.compile(
-    r'(?P<side><\|open\|>|<\|close\|>)\s*(?P<name>[a-z]+)(?P<attributes>(?:\s+[a-z]+="[^"]*")*)'
-    r"\s*<\|sep\|>"
+    r'(?P<side><\|open\|>|<\|close\|>)\s*+(?P<name>[a-z]+)(?P<attributes>(?:\s++[a-z]+="[^"]*")*)'
+    r"\s*+<\|sep\|>"
 )
 _TAG_SO_FAR = re.compile(
-    r'<\|(?:open|close)\|>\s*(?:[a-z]+(?:\s+[a-z]+="[^"]*")*'
-    r'(?:\s+(?:[a-z]+(?:=(?:"[^"]*)?)?)?)?(?:\s*<(?:\|(?:s(?:e(?:p\|?)?)?)?)?)?)?'
+    r'<\|(?:open|close)\|>\s*+(?:[a-z]+(?:\s++[a-z]+="[^"]*")*'
+    r'(?:\s++(?:[a-z]+(?:=(?:"[^"]*)?)?)?)?(?:\s*+<(?:\|(?:s(?:e(?:p\|?)?)?)?)?)?)?'
 )
 _ARGUMENT_END = re.compile(r"<\|close\|>\s*argument\s*<\|sep\|>")
 _ENVELOPE = {
@@ -301,9 +301,8 @@ def _typed(raw: str, kind: str | None, key: str, schema: Any, mended: list[str])
     as_text = json_text.dumps(raw)
     own = as_text if kind == "string" else as_json
     readings = [r for r in (own, as_text, json_text.dumps(stripped), as_json) if r is not None]
-    accepts = _validator(schema, key)
     for reading in readings:
-        if accepts(reading):
+        if _accepts(schema, key, reading):
             return reading
     if own is None:
         mended.append(f"the argument {key!r} is no JSON of type {kind}: read as text")
@@ -311,21 +310,12 @@ def _typed(raw: str, kind: str | None, key: str, schema: Any, mended: list[str])
     return own
 
 
-def _validator(schema: Any, key: str) -> Callable[[str], bool]:
+def _accepts(schema: Any, key: str, value: str) -> bool:
     """Whether the schema of argument ``key`` accepts a value, given as JSON text."""
     try:
-        root = jsonschema.validators.validator_for(schema)(schema)
-        of_key = root.evolve(schema=schema["properties"][key])
-    except Exception:  # no tools, no such property, or a schema that cannot be read
-        return lambda value: False
-
-    def accepts(value: str) -> bool:
-        try:
-            return of_key.is_valid(json_text.loads(value))
-        except Exception:  # an unresolvable reference
-            return False
-
-    return accepts
+        return judge.accepts(schema["properties"][key], json_text.loads(value), root=schema)
+    except Exception:  # no tools, no such property, a schema that cannot be used or is too slow
+        return False
 
 
 def _attributes(tag: re.Match[str]) -> dict[str, str]:

@@ -33,7 +33,7 @@ _OPENERS = ('{"name":', '{"type":"function"', '{"parameters":{', '{"arguments":{
 # As it is banned: without escapes, and with at most one space.
 _ARGUMENTS_KEY = re.compile(r'"(?:parameters|arguments)" ?:')
 _NAME_SO_FAR = re.compile(r'"name"\s*:\s*"([^"]*)("?)')
-_SEPARATOR = re.compile(r"\s*;?\s*(?:<\|python_tag\|>\s*)?")
+_SEPARATOR = re.compile(r"\s*+;?\s*+(?:<\|python_tag\|>\s*+)?")
 _TAG_AT_END = re.compile(r"<\|python_tag\|>\s*\Z")
 
 

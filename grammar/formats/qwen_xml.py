@@ -32,7 +32,7 @@ class QwenXml(FlatXml):
     block = (OPEN, CLOSE)
     head = "<function="
     call_open = re.compile(rf"<function=[ \t]*(?P<name>{NAME_PATTERN})[ \t]*>")
-    call_so_far = re.compile(r"<function=[ \t]*[A-Za-z0-9_.-]*[ \t]*")
+    call_so_far = re.compile(r"<function=[ \t]*+[A-Za-z0-9_.-]*[ \t]*+")
     call_close = "</function>"
     parameter_open = re.compile(r"<parameter=(?P<key>[^>\n]+)>")
     parameter_so_far = re.compile(r"<parameter=[^>\n]*")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from grammar.formats.message import MessageBuilder, Parsed, open_suffix, parameters_by_name
+from grammar.schema.judge import Patience
 
 if TYPE_CHECKING:
     from grammar.formats.base import Format
@@ -37,7 +38,7 @@ class StreamParser:
     cutting the text. Text is passed on as soon as nothing that may follow can change it.
 
     Args:
-        format, tools, reasoning, answer, any_tool: see ``Format.parse``.
+        format, tools, reasoning, answer, any_tool, calls: see ``Format.parse``.
 
     Attributes:
         parsed: the ``Parsed`` completion, once ``finish`` has been called.
@@ -51,14 +52,18 @@ class StreamParser:
         reasoning: bool = False,
         answer: bool = False,
         any_tool: bool = False,
+        calls: bool = True,
     ) -> None:
         self.parsed: Parsed | None = None
         self._format = format
-        self._parameters = parameters_by_name(tools, any_tool=any_tool)
+        self._parameters = parameters_by_name(tools, any_tool=any_tool) if calls else {}
+        self._verbatim = not calls and format.bare_content
+        self._banned = format.banned if calls else ()
         self._reasoning, self._answer = reasoning, answer and format.bare_content
         self._out = MessageBuilder()
         self._phase: Literal["start", "thinking", "gap", "answer", "content"] = "start"
         self._tail = ""
+        self._patience = Patience()
         self._sent_content = self._sent_calls = self._sent_reasoning = 0
         self._thought_so_far = ""
         self._longest = max(map(len, (*format.markers, *format.settling)), default=0)
@@ -68,13 +73,15 @@ class StreamParser:
         before = len(self._tail)
         self._tail += piece
         if self._may_settle(before):
-            self._advance(final=False)
+            with self._patience.kept():
+                self._advance(final=False)
         return self._delta()
 
     def finish(self, rest: str = "") -> Delta:
         """Take the last piece; nothing follows it."""
         self._tail += rest
-        self._advance(final=True)
+        with self._patience.kept():
+            self._advance(final=True)
         self.parsed = self._out.finish()
         return self._delta()
 
@@ -95,6 +102,8 @@ class StreamParser:
             self._drop(len(self._tail) - len(self._tail.lstrip()))
             if self._tail:
                 self._phase = "answer"
+        if self._phase == "answer" and self._verbatim:
+            self._phase = "content"
         if self._phase == "answer" and self._answer:
             self._tell_answer(final)
         if self._phase == "content":
@@ -135,7 +144,7 @@ class StreamParser:
             self._drop(len(thought) + len(closer))
             self._phase = "gap"
             return
-        banned = self._format.banned
+        banned = self._banned
         at = min((i for i in map(text.find, banned) if i >= 0), default=len(text))
         if not final:
             safe = text[: min(at, len(text) - open_suffix(text, (closer, *banned)))]

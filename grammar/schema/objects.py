@@ -1,12 +1,21 @@
 """Object shapes: what holds for a key, the meet of two, and the keys that are not declared."""
 
-import re
+import regex
 
+from grammar import deadline
+from grammar.deadline import OutOfTime
+from grammar.schema.limits import Refused
+from grammar.schema.patterns import found
+from grammar.schema.regex import pythonic
 from grammar.schema.shapes import TRUE, Conj, Layer, Object
 
 
 def conj_at(shape: Object, key: str) -> Conj:
-    """What holds for the value of a key, declared or not; ``names`` is not part of it."""
+    """What holds for the value of a key, declared or not; ``names`` is not part of it.
+
+    Raises:
+        Refused: a pattern takes too long to tell whether it matches the key.
+    """
     if key in shape.declared:
         return shape.declared[key]
     conj = TRUE
@@ -16,9 +25,21 @@ def conj_at(shape: Object, key: str) -> Conj:
 
 
 def layer_at(layer: Layer, key: str) -> Conj:
-    """What a layer says of a key that its schema does not declare."""
-    matching = [conj for pattern, conj in layer.patterns if re.search(pattern, key)]
+    """What a layer says of a key that its schema does not declare.
+
+    Raises:
+        Refused: see `conj_at`.
+    """
+    matching = [conj for pattern, conj in layer.patterns if _matches(pattern, key)]
     return frozenset().union(*matching) if matching else layer.additional
+
+
+def _matches(pattern: str, key: str) -> bool:
+    try:
+        return found(pythonic(pattern), key)
+    except (OutOfTime, regex.error) as error:
+        deadline.check()
+        raise Refused("#", "patternProperties", f"{error}; simplify the pattern") from None
 
 
 def meet_objects(a: Object, b: Object) -> Object | None:

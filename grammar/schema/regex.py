@@ -114,7 +114,7 @@ def found(pattern: str, *, wide: bool = False) -> tuple[Found, ...]:
         Unsupported: it has no such language, or does not parse.
     """
     try:
-        tree = sre_parser.parse(_pythonic(pattern))
+        tree = sre_parser.parse(pythonic(pattern))
     except (re.error, OverflowError, RecursionError, ValueError) as error:
         raise Unsupported(f"it does not parse: {error}") from None
     try:
@@ -129,8 +129,10 @@ def literal(text: str) -> Seq:
     return Seq(tuple(Chars(charset.of(c)) for c in text))
 
 
-def _pythonic(pattern: str) -> str:
-    # What ECMA 262 allows and Python spells otherwise; jsonschema cannot judge the original.
+def pythonic(pattern: str) -> str:
+    """The pattern with what ECMA 262 allows as Python spells it; ``re`` takes no other."""
+    if "(?<" not in pattern and "\\/" not in pattern:
+        return pattern
     pattern = re.sub(r"\(\?<([A-Za-z_]\w*)>", r"(?P<\1>", pattern)
     return re.sub(r"(?<!\\)((?:\\\\)*)\\/", r"\1/", pattern)
 
