@@ -13,6 +13,7 @@ it fails, that is a fault of ours and not of the model's: it is redone too, but 
 from __future__ import annotations
 
 import codecs
+import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from jsonschema.exceptions import best_match
 
 from grammar.formats import Format, get_format, json_text
+from grammar.schema.judge import Patience, patience
 
 if TYPE_CHECKING:
     from grammar.schema import Prepared
@@ -92,6 +94,7 @@ class Guard:
         format: how calls and answers are written; None for an answer that is the whole text.
         tools: OpenAI tools, for formats whose parser reads arguments by their declared types.
         reasoning: the prompt opens a think block.
+        calls: False: no text is a call, as under tool_choice none.
         max_retries: of a completion, over all its calls.
     """
 
@@ -103,6 +106,7 @@ class Guard:
         format: str | Format | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
         reasoning: bool = False,
+        calls: bool = True,
         max_retries: int = MAX_RETRIES,
     ) -> None:
         if prepared and format is None:
@@ -110,9 +114,15 @@ class Guard:
         if max_retries < 0:
             raise ValueError(f"max_retries must be at least 0; got {max_retries}")
         self._prepared, self._answer = prepared or {}, answer
-        self._tools, self._reasoning = tools, reasoning
+        self._tools, self._reasoning, self._calls = tools, reasoning, calls
         self._format = None if format is None else get_format(format)
         self.max_retries = max_retries
+
+    def without_retries(self) -> Guard:
+        """One that objects to the same, and has nothing decoded again."""
+        strict = copy.copy(self)
+        strict.max_retries = 0
+        return strict
 
     def check(self, pieces: Sequence[bytes], *, retries: int = 0, ended: bool = True) -> Verdict:
         """Validate what was decoded.
@@ -124,7 +134,8 @@ class Guard:
                 validated: the calls that are closed, and an answer if it is a whole JSON text.
         """
         text = b"".join(pieces).decode(errors="replace")
-        found = list(self._failures(text, retries, ended))
+        with Patience().kept():
+            found = list(self._failures(text, retries, ended))
         failures = tuple(failure for _, failure in found)
         starts = [start for start, failure in found if failure.kind != "unjudged"]
         if not starts or retries >= self.max_retries:
@@ -136,7 +147,11 @@ class Guard:
         calls, spans, content = [], [], text
         if self._format is not None:
             parsed = self._format.parse(
-                text, self._tools, reasoning=self._reasoning, answer=self._answer is not None
+                text,
+                self._tools,
+                reasoning=self._reasoning,
+                answer=self._answer is not None,
+                calls=self._calls,
             )
             calls, spans = parsed.tool_calls, parsed.spans
             content = parsed.message["content"]
@@ -188,10 +203,11 @@ def _faults(prepared: Prepared, value: Any) -> Iterator[tuple[str, str, str, str
     """Pointer, keyword, message and kind of the fault that says most, if there is one."""
     kind = "guarded" if prepared.verdict == "guarded" else "unsound"
     try:
-        if prepared.is_valid(value):
-            return
-        error = best_match(prepared.validator.iter_errors(value))
-    except Exception as problem:  # endless recursion, a pattern that is none
+        with patience().spent():
+            if prepared.is_valid(value):
+                return
+            error = best_match(prepared.validator.iter_errors(value))
+    except Exception as problem:  # endless recursion, a pattern that is none, too slow a schema
         yield "", "", f"{type(problem).__name__}: {problem}"[:_SHOWN], "unjudged"
         return
     if error is None:

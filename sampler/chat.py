@@ -11,7 +11,7 @@ from typing import Any
 from jinja2 import TemplateError
 
 from grammar.compiler import Compiler
-from grammar.formats import FORMATS, Format, Parsed, get_format
+from grammar.formats import FORMATS, Format, Parsed, StreamParser, get_format
 from grammar.guard import Guard
 from grammar.plan_cache import PlanCache
 from grammar.policy import Plan
@@ -124,6 +124,7 @@ class Chat:
                 format=self.format,
                 tools=body.get("tools"),
                 reasoning=reasoning,
+                calls=bool(planned.constrained),
             )
         return Prompt(tuple(ids), grammar, planned, reasoning, guard)
 
@@ -205,7 +206,8 @@ class Chat:
     ) -> Parsed:
         """A completion of `prompt` as an OpenAI message, with its problems.
 
-        With `tools`, a call of any other tool is malformed, not a call, unless `any_tool`.
+        With `tools`, a call of any other tool is malformed, not a call, unless `any_tool`; with an
+        empty list, and under tool_choice none, all is content, word for word.
         Under a `response_format` or `structured_outputs` an answer is content, whatever its strings
         spell; under a structural tag of the request's own, calls are calls.
 
@@ -214,12 +216,26 @@ class Chat:
         after `<function=f>` is a call of `f` with `{}`; it lets later content replace earlier, and
         raises on what it cannot read.
         """
-        return self.format.parse(
-            text,
+        parser = self.stream(prompt, tools, any_tool=any_tool)
+        parser.finish(text)
+        return parser.parsed
+
+    def stream(
+        self,
+        prompt: Prompt,
+        tools: Sequence[Mapping] | None = None,
+        *,
+        any_tool: bool = False,
+    ) -> StreamParser:
+        """As `parse`, for a completion that comes in pieces."""
+        none = prompt.plan.tool_choice == "none" or (tools is not None and not tools)
+        return StreamParser(
+            self.format,
             tools,
             reasoning=prompt.reasoning,
             answer=prompt.plan.is_answer,
             any_tool=any_tool,
+            calls=any_tool or not none,
         )
 
     def _with_tools_in_system(self, messages: list[dict], tools: Sequence[Mapping]) -> list[dict]:

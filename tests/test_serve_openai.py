@@ -221,6 +221,60 @@ def test_structured_outputs(client, kind, value, holds):
         assert holds(got["message"]["content"])
 
 
+CALL_BEGIN, CALL_END = '<tool_call>\n{"name": "get_weather", "arguments": ', "}\n</tool_call>"
+
+
+def tagged(begin, end):
+    """A structural tag: one piece of JSON between two texts."""
+    content = {"type": "json_schema", "json_schema": {"enum": [{"location": "Oslo"}]}}
+    format = {"type": "tag", "begin": begin, "content": content, "end": end}
+    return {"type": "structural_tag", "format": format}
+
+
+def test_a_structural_tag_is_the_grammar_of_the_whole_completion(client):
+    for value in (tagged("<a>", "</a>"), json.dumps(tagged("<a>", "</a>"))):
+        (got,) = both(client, extra={"structured_outputs": {"structural_tag": value}}, seed=1)
+        assert got["finish_reason"] == "stop"
+        text = got["message"]["content"]
+        assert json.loads(text.removeprefix("<a>").removesuffix("</a>")) == {"location": "Oslo"}
+        assert not got["message"].get("tool_calls")
+
+
+def test_calls_that_a_structural_tag_spells_are_calls(client):
+    tag = {"structured_outputs": {"structural_tag": tagged(CALL_BEGIN, CALL_END)}}
+    (got,) = both(client, extra=tag, tools=TOOLS, seed=1)
+    assert got["finish_reason"] == "tool_calls"
+    (call,) = got["message"]["tool_calls"]
+    assert call["function"]["name"] == "get_weather"
+    assert json.loads(call["function"]["arguments"]) == {"location": "Oslo"}
+
+
+SPELT = CALL_BEGIN + '{"location": "Oslo"}' + CALL_END
+
+
+@pytest.mark.parametrize(
+    ("constraint", "text"),
+    [
+        ({"choice": [SPELT]}, SPELT),
+        ({"grammar": f"root ::= {json.dumps(SPELT)}"}, SPELT),
+        ({"regex": "<tool_call>[a-c]{2}"}, None),
+        ({"structural_tag": tagged(CALL_BEGIN, CALL_END)}, SPELT),
+    ],
+)
+def test_under_tool_choice_none_no_text_is_a_call(client, constraint, text):
+    fields = {"tools": TOOLS, "tool_choice": "none", "seed": 1}
+    (got,) = both(client, extra={"structured_outputs": constraint}, **fields)
+    assert got["finish_reason"] == "stop"
+    assert not got["message"].get("tool_calls")
+    assert "parse_problems" not in got
+    content = got["message"]["content"]
+    if text is None:
+        assert len(content) == len("<tool_call>") + 2
+        assert content.startswith("<tool_call>")
+    else:
+        assert content.replace(" ", "") == text.replace(" ", "")
+
+
 def test_sampling_fields_are_the_librarys(client, loaded):
     fields = {"temperature": 0.7, "top_p": 0.9, "seed": 11, "max_tokens": 60}
     extra = {"top_k": 20, "min_p": 0.01}

@@ -80,6 +80,12 @@ def build_parser() -> argparse.ArgumentParser:
     add("--max-tools", type=int, default=512, help="in a request (default: 512)")
     add("--max-tokens-limit", type=int, default=32768, help="most max_tokens (default: 32768)")
     add("--max-schema-bytes", type=int, default=2**20, help="of one schema (default: 1 MiB)")
+    add(
+        "--max-prepare-seconds",
+        type=float,
+        default=20.0,
+        help="for the schemas and grammars of one request (default: 20)",
+    )
     add = parser.add_argument_group("network").add_argument
     add("--host", default="127.0.0.1")
     add("--port", type=int, default=8000, help="0 takes a free one, and says which")
@@ -122,6 +128,7 @@ def _serve(args: argparse.Namespace) -> int:
         tools=args.max_tools,
         schema_bytes=args.max_schema_bytes,
         tokens=args.max_tokens_limit,
+        prepare_seconds=args.max_prepare_seconds,
     )
     service = Service(
         _chat(args), limits, name=args.served_model_name, finish_in_budget=args.finish_in_budget

@@ -93,8 +93,8 @@ def guard_header(job: Job, completions: Sequence[Completion]) -> dict[str, str]:
     redone = sum(completion.retries for completion in completions)
     if not (job.guarded or redone):
         return {}
-    guarded = [f"guarded={','.join(job.guarded)}"] if job.guarded else []
-    return {"x-masked-sampling-guard": "; ".join([f"redone={redone}", *guarded])}
+    said = filter(None, (f"redone={redone}", job.guard_note))
+    return {"x-masked-sampling-guard": "; ".join(said)}
 
 
 class TokenLogprobs:

@@ -13,7 +13,6 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import ClientDisconnect
 
 from sampler.serve.errors import ApiError, install_handlers
-from sampler.serve.protocol import read_request
 from sampler.serve.service import Gone, Seat, Service, while_connected
 
 _DRAINED = 8
@@ -69,13 +68,14 @@ async def _chat_completions(service: Service, seat: Seat, http: Request) -> Resp
     streamed = False
     try:
         raw = await _read_body(http, service.limits.body_bytes, service.limits.body_seconds)
-        reading = service.in_thread(read_request, raw)
-        request, body = await while_connected(http.receive, reading)
+        request, body = await while_connected(http.receive, service.read(raw))
         service.check_model(request.model)
         seat.take(request.choices)
         job = await while_connected(http.receive, service.prepare(request, body))
         if request.stream:
-            stream = EventStream(service.stream(job), job.headers, seat)
+            stream = EventStream(
+                service.stream(job), job.headers, seat, service.limits.send_seconds
+            )
             streamed = True
             return stream
         answer, headers = await while_connected(http.receive, service.answer(job))
@@ -122,16 +122,21 @@ async def _read_body(http: Request, most: int, seconds: float) -> bytes:
 
 
 class EventStream(Response):
-    """Server-sent events; stopped where the client leaves.
+    """Server-sent events; stopped where the client leaves, or takes none any more.
 
     Args:
         events: each one's bytes.
         headers: to send beside its own.
         seat: left at the end, whatever it is.
+        seconds: within which the client must take an event.
     """
 
     def __init__(
-        self, events: AsyncIterator[bytes], headers: Mapping[str, str], seat: Seat
+        self,
+        events: AsyncIterator[bytes],
+        headers: Mapping[str, str],
+        seat: Seat,
+        seconds: float,
     ) -> None:
         # No proxy may buffer it.
         super().__init__(
@@ -139,7 +144,7 @@ class EventStream(Response):
         )
         self.raw_headers = [(n, v) for n, v in self.raw_headers if n != b"content-length"]
         self.raw_headers.append((b"content-type", b"text/event-stream; charset=utf-8"))
-        self._events, self._seat = events, seat
+        self._events, self._seat, self._seconds = events, seat, seconds
 
     async def __call__(self, scope, receive, send) -> None:
         try:
@@ -150,11 +155,18 @@ class EventStream(Response):
             self._seat.leave()
 
     async def _send(self, send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        async def sent(kind: str, **message) -> None:
+            try:
+                async with asyncio.timeout(self._seconds):
+                    await send({"type": f"http.response.{kind}", **message})
+            except TimeoutError:
+                raise Gone from None
+
         async with aclosing(self._events) as events:
+            await sent("start", status=200, headers=self.raw_headers)
             async for event in events:
-                await send({"type": "http.response.body", "body": event, "more_body": True})
-        await send({"type": "http.response.body", "body": b""})
+                await sent("body", body=event, more_body=True)
+        await sent("body", body=b"")
 
 
 class CountStatuses:

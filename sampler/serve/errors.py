@@ -40,6 +40,7 @@ _FIELDS = (
     "logit_bias",
 )
 _AT_START = re.compile(rf"({'|'.join(_FIELDS)})\b")
+_SCHEMA = re.compile(rf"the schema (?:of|at) {_AT_START.pattern}")
 
 
 class ApiError(Exception):
@@ -85,10 +86,10 @@ class ApiError(Exception):
 def refused(error: Exception | str) -> ApiError:
     """A request that cannot be served as it is; `error` begins with the field, or names a tool."""
     message = str(error)
-    found = _AT_START.match(message)
+    found = _AT_START.match(message) or _SCHEMA.match(message)
     param = found[1] if found else None
-    if message.startswith("the schema of "):
-        param = "tools" if message.startswith("the schema of tool ") else "response_format"
+    if message.startswith("the schema of tool "):
+        param = "tools"
     elif message.startswith("the chat template "):
         param = "messages"
     return ApiError(400, message, param=param)

@@ -18,6 +18,10 @@ class Limits:
         tokens: most `max_tokens`, and what a request has that does not say. The model's context
             bounds both as well.
         body_seconds: within which a body must have come; more is a 408.
+        send_seconds: within which a client must take an event of a stream; one that does not has
+            left.
+        prepare_seconds: for the schemas, patterns and grammars of one request, once it is its turn;
+            more is a 400.
 
     Raises:
         ValueError: one of them is below 1 (`queue`: below 0).
@@ -30,11 +34,14 @@ class Limits:
     schema_bytes: int = 2**20
     tokens: int = 32768
     body_seconds: float = 30.0
+    send_seconds: float = 60.0
+    prepare_seconds: float = 20.0
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value, least = getattr(self, field.name), 0 if field.name == "queue" else 1
-            if value < least:
+            # What is no number is not at least anything.
+            if not value >= least:
                 raise ValueError(f"{field.name} must be at least {least}, got {value}")
 
     @property

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from grammar.deadline import OutOfTime, current
 from sampler.chat import Chat, Prompt
 from sampler.params import SamplingParams
 from sampler.serve.errors import ApiError, refused
@@ -35,6 +36,8 @@ _ANSWERS = (
 )
 _PASSED_ON = ("tools", "tool_choice", "parallel_tool_calls", *_ANSWERS)
 _SEEDS = 2**63
+_LONGEST_HEADER = 1000
+"""Characters. Clients take lines of 8 kB at most, and proxies buffers of 4 kB for all headers."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,20 @@ class Job:
         return self.prompt.plan.guarded
 
     @property
+    def guard_note(self) -> str:
+        """What is guarded as a header says it, as far as there is room: `guarded=a,b,+7`."""
+        if not self.guarded:
+            return ""
+        shown, size = [], 0
+        for name in self.guarded:
+            size += len(name) + 1
+            if size > _LONGEST_HEADER:
+                shown.append(f"+{len(self.guarded) - len(shown)}")
+                break
+            shown.append(name)
+        return f"guarded={','.join(shown)}"
+
+    @property
     def held_back(self) -> bool:
         """A stream must wait for the end: the guard may have the text decoded again."""
         return bool(self.guarded)
@@ -69,9 +86,11 @@ class Job:
         """What the client should know of how this was planned."""
         headers = {}
         if self.guarded:
-            headers["x-masked-sampling-guard"] = f"guarded={','.join(self.guarded)}"
+            headers["x-masked-sampling-guard"] = self.guard_note
         if self.prompt.plan.warnings:
             text = " ".join("; ".join(self.prompt.plan.warnings).split())
+            if len(text) > _LONGEST_HEADER:
+                text = text[: _LONGEST_HEADER - 3] + "..."
             headers["x-masked-sampling-warning"] = text.encode("ascii", "replace").decode()
         return headers
 
@@ -119,6 +138,15 @@ def prepare(
         prompt = chat.prepare(_chat_body(request, body))
     except ValueError as error:
         raise refused(error) from error
+    except OutOfTime as error:
+        raise refused(
+            f"the request was not prepared within the {current().seconds:g} s that it has; send"
+            " fewer tools, or smaller ones"
+        ) from error
+    if prompt.guard is not None and not prompt.plan.guarded:
+        # A stream has sent by then what the guard would have decoded again; a whole answer is to
+        # say the same.
+        prompt = replace(prompt, guard=prompt.guard.without_retries())
     room = _room(chat, len(prompt.ids), wanted)
     max_tokens = min(limits.tokens, room) if wanted is None else wanted
     params |= {"max_tokens": max_tokens, "finish_in_budget": finish_in_budget}

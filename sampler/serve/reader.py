@@ -33,9 +33,4 @@ class Reader:
 
     def stream(self, job: Job) -> StreamParser:
         """The same, for a text that comes in pieces."""
-        return StreamParser(
-            self._chat.format,
-            job.tools,
-            reasoning=job.prompt.reasoning,
-            answer=job.prompt.plan.is_answer,
-        )
+        return self._chat.stream(job.prompt, job.tools)

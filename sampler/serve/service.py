@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from grammar.deadline import Deadline, within
 from sampler.chat import Chat
 from sampler.decoding import Decoder
 from sampler.params import Completion
@@ -22,7 +23,7 @@ from sampler.serve.errors import ApiError
 from sampler.serve.limits import Limits
 from sampler.serve.metrics import Metrics
 from sampler.serve.prepare import Job, prepare
-from sampler.serve.protocol import ChatRequest
+from sampler.serve.protocol import ChatRequest, read_request
 from sampler.serve.reader import Reader
 from sampler.serve.stream import events
 from sampler.serve.worker import Progress, Worker
@@ -71,9 +72,13 @@ class Service:
         self._finish_in_budget = finish_in_budget
         self._taken = 0
         self._keys = itertools.count()
+        # Bodies are read in no time, and what a body asks for may take long: neither waits in the
+        # queue of the other.
+        self._reading = ThreadPoolExecutor(max_workers=1, thread_name_prefix="read")
         self._preparing = ThreadPoolExecutor(
             max_workers=min(4, os.cpu_count() or 1), thread_name_prefix="prepare"
         )
+        self._unprepared: set[Deadline] = set()
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Begin to decode; answers are handed to this event loop."""
@@ -81,8 +86,11 @@ class Service:
 
     def stop(self) -> None:
         """End decoding, and drop what is still being prepared."""
+        for deadline in self._unprepared:
+            deadline.expire()
         self.worker.stop()
-        self._preparing.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._reading, self._preparing):
+            threads.shutdown(wait=False, cancel_futures=True)
 
     @property
     def busy(self) -> bool:
@@ -110,21 +118,32 @@ class Service:
             message = f"the model {wanted[:100]!r} does not exist; this server has {self.name!r}"
             raise ApiError(404, message, param="model", code="model_not_found")
 
-    async def in_thread(self, work: Callable[..., _T], *arguments: Any, **options: Any) -> _T:
-        """The result of slow work, of which little is done at a time."""
-        call = partial(work, *arguments, **options)
-        return await asyncio.get_running_loop().run_in_executor(self._preparing, call)
+    async def read(self, raw: bytes) -> tuple[ChatRequest, dict[str, Any]]:
+        """See `sampler.serve.protocol.read_request`."""
+        return await asyncio.get_running_loop().run_in_executor(self._reading, read_request, raw)
 
     async def prepare(self, request: ChatRequest, body: dict[str, Any]) -> Job:
-        """See `sampler.serve.prepare.prepare`."""
-        return await self.in_thread(
-            prepare,
-            self.chat,
-            self.limits,
-            request,
-            body,
-            finish_in_budget=self._finish_in_budget,
-        )
+        """See `sampler.serve.prepare.prepare`. Where nobody waits for it any more it ends early."""
+        deadline = Deadline(self.limits.prepare_seconds)
+
+        def work() -> Job:
+            # It may have waited for its turn.
+            deadline.restart()
+            with within(deadline):
+                return prepare(
+                    self.chat,
+                    self.limits,
+                    request,
+                    body,
+                    finish_in_budget=self._finish_in_budget,
+                )
+
+        self._unprepared.add(deadline)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._preparing, work)
+        finally:
+            deadline.expire()
+            self._unprepared.discard(deadline)
 
     async def answer(self, job: Job) -> tuple[dict[str, Any], dict[str, str]]:
         """The whole answer, and headers of its own.
