@@ -44,15 +44,15 @@ FUNCTIONS = "functions."
 
 _PART = re.compile("|".join(map(re.escape, (START, CHANNEL, CALL, END, RETURN))))
 _ANY = re.compile("|".join(map(re.escape, (START, CHANNEL, MESSAGE, CONSTRAIN, CALL, END, RETURN))))
-_TO = r"\s*+to=(?P<{}>[^\s<]+)"
+_TO = r"\s*+to=(?P<{}>[^\s<]++)"
 _HEADER = re.compile(
     rf"\s*+(?:<\|start\|>\s*+assistant)?(?:{_TO.format('first')})?"
-    rf"\s*+<\|channel\|>\s*+(?P<channel>[a-z]+)(?:{_TO.format('second')})?"
-    r"(?:\s*+(?:<\|constrain\|>)?\s*+[^\s<]+)?\s*+<\|message\|>"
+    rf"\s*+<\|channel\|>\s*+(?P<channel>[a-z]++)(?:{_TO.format('second')})?"
+    r"(?:\s*+(?:<\|constrain\|>)?\s*+[^\s<]++)?\s*+<\|message\|>"
 )
 _HEADER_SO_FAR = re.compile(
-    r"\s*+(?:<\|start\|>\s*+assistant)?(?:\s*+to=[^\s<]+)?"
-    r"(?:\s*+<\|channel\|>\s*+[a-z]+(?:\s*+to=[^\s<]+)?(?:\s*+(?:<\|constrain\|>)?\s*+[^\s<]+)?)?"
+    r"\s*+(?:<\|start\|>\s*+assistant)?(?:\s*+to=[^\s<]++)?"
+    r"(?:\s*+<\|channel\|>\s*+[a-z]++(?:\s*+to=[^\s<]++)?(?:\s*+(?:<\|constrain\|>)?\s*+[^\s<]++)?)?"
     r"\s*+(?:<\|?[a-z]*\|?|<\|start\|>\s*+[a-z]*|<\|(?:channel|constrain)\|>\s*+|t|to|to=)?"
 )
 
