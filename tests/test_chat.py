@@ -129,9 +129,30 @@ def test_tool_choice_none_takes_the_tools_out_unless_told_not_to(loaded):
 def test_parsing_knows_the_tools_only_if_given(loaded):
     text = '<tool_call>\n{"name": "other", "arguments": {}}\n</tool_call>'
     chat = Chat(loaded)
-    prompt = SimpleNamespace(reasoning=False, plan=SimpleNamespace(is_answer=False))
+    plan = SimpleNamespace(is_answer=False, tool_choice="auto")
+    prompt = SimpleNamespace(reasoning=False, plan=plan)
     assert chat.parse(text, prompt).message["tool_calls"]
     assert "tool_calls" not in chat.parse(text, prompt, [TOOL]).message
+    for tools in ([], [TOOL]):
+        plan.tool_choice = "none" if tools else "auto"
+        assert chat.parse(text, prompt, tools).message == {"role": "assistant", "content": text}
+        assert chat.parse(text, prompt, tools, any_tool=True).message["tool_calls"]
+
+
+@pytest.mark.parametrize("fields", [{}, {"tools": [TOOL], "tool_choice": "none"}])
+def test_an_answer_that_looks_like_a_call_is_judged_all_the_same(loaded, fields):
+    digits = {"type": "array", "items": {"type": "integer"}, "maxItems": 40, "uniqueItems": True}
+    parameters = {"type": "object", "properties": {"digits": digits}}
+    schema = {
+        "type": "object",
+        "properties": {"name": {"const": "get_time"}, "parameters": parameters},
+    }
+    format = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+    body = {"messages": [user("Hi")], "response_format": format, **fields}
+    guard = Chat(loaded, format="llama").prepare(body).guard
+    for digits, keywords in (([1, 2], []), ([1, 1], ["uniqueItems"])):
+        text = json.dumps({"name": "get_time", "parameters": {"digits": digits}})
+        assert [f.keyword for f in guard.check([text.encode()]).failures] == keywords
 
 
 @pytest.mark.parametrize("content", [None, "", []])
