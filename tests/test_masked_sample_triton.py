@@ -1,15 +1,8 @@
-"""The Triton path of masked_sample: under the interpreter, and on a GPU where there is one.
-
-Whether triton interprets is settled when it is imported, so the tests of the interpreter run this
-file again in a process of their own.
-"""
+"""The Triton path of masked_sample: under the interpreter, and on a GPU where there is one."""
 
 import dataclasses
 import math
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,8 +13,8 @@ from kernels import bitmask as masks
 from kernels.masked_sample import Sample, Status, masked_sample, masked_sample_reference
 from kernels.masked_sample.call import prepare
 from kernels.masked_sample.workspace import CAPACITY, workspace_words
+from tests.interpreting import compiled, gpu, interpreted, interpreter, run_interpreted
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 ROWS = int(os.environ.get("TRITON_TEST_ROWS", "240"))
 """Rows of the random agreement test: an interpreted row takes tens of milliseconds."""
 TOLERANCES = {"logprob": 2e-5, "log_removed": 2e-5, "entropy": 2e-4}
@@ -30,37 +23,15 @@ BOUNDARY = 4e-6
 """A share of the mass this close to top_p may fall on either side: rounding of the quanta."""
 INF, NAN = math.inf, math.nan
 
-interpreted = pytest.mark.skipif(not INTERPRETED, reason="runs in a process that interprets")
-compiled = pytest.mark.skipif(
-    INTERPRETED or sys.platform != "linux", reason="needs triton without its interpreter"
-)
-
-
-def gpu(test):
-    here = torch.cuda.is_available() and not INTERPRETED
-    return pytest.mark.gpu(pytest.mark.skipif(not here, reason="needs a GPU")(test))
-
 
 @compiled
 def test_the_contract_holds_under_the_interpreter():
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
-    environment = os.environ | {"TRITON_INTERPRET": "1"}
-    done = subprocess.run(
-        command,
-        cwd=Path(__file__).parent.parent,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    run_interpreted(__file__)
 
 
 @pytest.fixture(scope="module")
 def fast():
-    from kernels.interpreter import patched_once
-
-    with patched_once(), np.errstate(all="ignore"):
+    with interpreter():
         yield
 
 
