@@ -1,13 +1,18 @@
 """What a chat-completions request body must look like before anything runs on it."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function", "_input")
 """OpenAI's, and K2VV's ``_input``, which means system."""
 
 TOOL_CHOICES = ("none", "auto", "required")
+
+DEEPEST = 200
+"""Levels of objects and lists. Python's json reads some more, but what is done with a value later,
+and with it inside another, does not all reach as far."""
+_TOO_DEEP = f"nested too deeply: more than {DEEPEST} levels of objects and lists"
 
 
 class _Missing:
@@ -21,12 +26,28 @@ def load_json(text: str) -> Any:
     """Parse JSON as RFC 8259 has it: ``NaN`` and ``Infinity``, which Python takes, are refused.
 
     Raises:
-        ValueError: not JSON, nested too deeply, or a number too long to convert.
+        ValueError: not JSON, nested deeper than ``DEEPEST``, or a number too long to convert.
     """
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        value = json.loads(text, parse_constant=_refuse_constant)
     except RecursionError:
-        raise ValueError("nested too deeply") from None
+        raise ValueError(_TOO_DEEP) from None
+    check_depth(value)
+    return value
+
+
+def check_depth(value: Any) -> None:
+    """Check that what was parsed from JSON can be worked on and written again.
+
+    Raises:
+        ValueError: it is nested deeper than ``DEEPEST``.
+    """
+    level = [[value]]
+    for _ in range(DEEPEST + 1):
+        level = [one for outer in level for one in _inside(outer) if type(one) in (dict, list)]
+        if not level:
+            return
+    raise ValueError(_TOO_DEEP)
 
 
 def check_body(body: Any) -> None:
@@ -62,6 +83,10 @@ def check_tools(body: Mapping[str, Any]) -> None:
         raise _wrong("tools", "a list of function tools", tools)
     for i, tool in enumerate(tools or []):
         _check_tool(f"tools[{i}]", tool)
+
+
+def _inside(value: dict[str, Any] | list[Any]) -> Iterable[Any]:
+    return value.values() if type(value) is dict else value
 
 
 def _refuse_constant(name: str) -> None:

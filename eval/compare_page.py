@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.blocks import Block, Grid, Heading, Sentences
-from eval.remarks import EXPLANATIONS, p_value
+from eval.remarks import EXPLANATIONS, p_value, responses
 from eval.score_page import share_line
 from eval.style import named, percent, plain, said
 
@@ -90,7 +90,7 @@ def _sentences(found: Mapping[str, Any]) -> Iterator[str]:
             f"They agree on whether to call in {trigger['agree']:,} of {trigger['pairs']:,}"
             f" requests, {percent(trigger['share'])} ({low:.1f}–{high:.1f}){f1}."
         )
-    yield from _responses(found["responses"])
+    yield from responses(found["responses"])
     for key, label in labels.items():
         if indices := found["only_in"][key]:
             yield f"In {label} alone: {named(indices)}."
@@ -110,20 +110,3 @@ def _sentences(found: Mapping[str, Any]) -> Iterator[str]:
             yield from [f"{label}: {more:,} more lines left out."] if more > 0 else []
         if repeated := found["files"][key]["repeated"]:
             yield f"{label}: {repeated:,} data_index have several rows; the newest counts."
-
-
-def _responses(part: Mapping[str, Any]) -> Iterator[str]:
-    if not part["compared"]:
-        return
-    low, high = (100 * end for end in part["interval"])
-    yield (
-        f"{part['identical']:,} of {part['compared']:,} responses are identical,"
-        f" {percent(part['share'])} ({low:.1f}–{high:.1f})."
-    )
-    for unit, position in part["median_position"].items():
-        line = f"{part['by_unit'][unit]:,} differ, first at {unit} {position:g} (median)"
-        if unit == "token" and part["recorded"]:
-            line += f"; {part['at_intervention']:,} of them at a recorded intervention of a mask"
-            if part["median_removed"] is not None:
-                line += f", which removed {percent(part['median_removed'])} there (median)"
-        yield f"{line}."

@@ -15,6 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from eval.command import ended
 from eval.decoding_summary import WAYS
 
 _EXAMPLES = """examples:
@@ -87,25 +88,15 @@ def main(argv: list[str] | None = None) -> int:
     """Run; returns the exit code: 0, 1 (a check failed), 2 (bad input), 130 (Ctrl-C)."""
     args = build_parser().parse_args(argv)
     args.argv = sys.argv[1:] if argv is None else argv
-    try:
-        return _Run(args).run()
-    except KeyboardInterrupt:
-        print(
-            f"\ndecoding: interrupted; the rounds that are done stay in {args.output}",
-            file=sys.stderr,
-        )
-        return 130
-    except AssertionError as error:
-        print(f"decoding: check failed: {error}", file=sys.stderr)
-        return 1
-    except Exception as error:
-        # Nothing that a user typed, and nothing in a model's files, should end in a traceback.
-        known = isinstance(error, (ValueError, OSError, RuntimeError, ImportError))
-        print(
-            f"decoding: error: {'' if known else type(error).__name__ + ': '}{error}",
-            file=sys.stderr,
-        )
-        return 2
+
+    def run() -> int:
+        try:
+            return _Run(args).run()
+        except AssertionError as error:
+            print(f"decoding: check failed: {error}", file=sys.stderr)
+            return 1
+
+    return ended("decoding", run, f"the rounds that are done stay in {args.output}")
 
 
 class _Run:

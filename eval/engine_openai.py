@@ -2,7 +2,8 @@
 
 One event loop in a thread of its own, `concurrency` workers on it, and a queue that is no longer
 than that: a worker takes the next request when its last row has been taken off its hands, so memory
-does not grow with the requests.
+does not grow with the requests. The workers share a few clients: the pool of connections behind a
+client looks at each of them several times a request, which for a hundred is most of its time.
 
 A request is asked again after HTTP 429, 408 and 5xx, after a connection that failed or broke, and
 after a time-out: 1 + `retries` attempts, no more. Any other refusal stands, and so does an answer
@@ -33,6 +34,9 @@ from eval.rows import ResultRow
 from eval.stream_merge import StreamMerge
 
 _PATH = "/chat/completions"
+# Workers that share a client, as long as there are no more clients than `_CLIENTS`: each reads the
+# certificates that the machine trusts.
+_SHARING, _CLIENTS = 8, 8
 # Of a server's own words, as many characters go into a row.
 _SHOWN = 300
 
@@ -77,15 +81,15 @@ class OpenAIEngine:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self._client = self._call(self._connect())
+        self._clients = self._call(self._connect())
 
     def run(self, lines: Iterable[RequestLine]) -> Iterator[ResultRow]:
         """Answer requests; a row comes as soon as its request ends."""
-        rows: asyncio.Queue[ResultRow | None] = asyncio.Queue(maxsize=self.concurrency)
+        # With those of one crossing that are not yet taken, no more than `concurrency` wait.
+        rows: asyncio.Queue[ResultRow | None] = asyncio.Queue(max(1, self.concurrency // 2))
         work = asyncio.run_coroutine_threadsafe(self._work(iter(lines), rows), self._loop)
         try:
-            while (row := self._call(rows.get())) is not None:
-                yield row
+            yield from self._taken(rows)
             work.result()
         finally:
             work.cancel()
@@ -103,48 +107,54 @@ class OpenAIEngine:
         """The endpoint, less any password in its address, and what is sent to it."""
         return {"engine": "openai", "base_url": public(self.base_url), **self.requests.describe()}
 
+    def _taken(self, rows: asyncio.Queue[ResultRow | None]) -> Iterator[ResultRow]:
+        """Rows as they come, up to the None at their end."""
+        while True:
+            for row in self._call(_waiting(rows)):
+                if row is None:
+                    return
+                yield row
+
     def _call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
-    async def _connect(self) -> AsyncOpenAI:
+    async def _connect(self) -> list[AsyncOpenAI]:
         # The client wants a key even where the server does not. Time limits and retries are ours.
-        return AsyncOpenAI(
-            base_url=self.base_url, api_key=self._api_key or "none", timeout=None, max_retries=0
-        )
+        options = {"api_key": self._api_key or "none", "timeout": None, "max_retries": 0}
+        clients = min(_CLIENTS, -(-self.concurrency // _SHARING))
+        return [AsyncOpenAI(base_url=self.base_url, **options) for _ in range(clients)]
 
     async def _disconnect(self) -> None:
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
-        await self._client.close()
+        for client in self._clients:
+            await client.close()
 
     async def _work(self, lines: Iterator[RequestLine], rows: asyncio.Queue) -> None:
-        async def worker() -> None:
+        async def worker(client: AsyncOpenAI) -> None:
             for line in lines:
-                await rows.put(await self._row(line))
+                await rows.put(await self._row(line, client))
 
         try:
             async with asyncio.TaskGroup() as group:
-                for _ in range(self.concurrency):
-                    group.create_task(worker())
+                for number in range(self.concurrency):
+                    group.create_task(worker(self._clients[number % len(self._clients)]))
         except Exception:
             await rows.put(None)
             raise
         await rows.put(None)
 
-    async def _row(self, line: RequestLine) -> ResultRow:
+    async def _row(self, line: RequestLine, client: AsyncOpenAI) -> ResultRow:
         """The row of one request; never raises for what the request or the endpoint does."""
         started = time.monotonic()
         retried: list[str] = []
         sent = Sent(line.body, {})
         try:
             sent = self.requests.sent(line)
-            response, notes = await self._ask_patiently(sent.body, retried)
-            row = self._answered(line, sent, response, time.monotonic() - started, retried, notes)
-            # JSON that is nested deeply can be read and not written.
-            row.to_line()
-            return row
+            response, notes = await self._ask_patiently(client, sent.body, retried)
+            return self._answered(line, sent, response, time.monotonic() - started, retried, notes)
         except Exception as error:
             return failed_row(
                 line,
@@ -157,7 +167,7 @@ class OpenAIEngine:
             )
 
     async def _ask_patiently(
-        self, body: Mapping[str, Any], retried: list[str]
+        self, client: AsyncOpenAI, body: Mapping[str, Any], retried: list[str]
     ) -> tuple[dict[str, Any], list[str]]:
         """What `_ask` returns, after as many attempts as it takes; their reasons go to `retried`.
 
@@ -166,7 +176,7 @@ class OpenAIEngine:
         """
         while True:
             try:
-                return await self._ask(body)
+                return await self._ask(client, body)
             except Exception as error:
                 if len(retried) == self.retries or not _passes(error):
                     raise
@@ -174,16 +184,20 @@ class OpenAIEngine:
                 retried.append(self._reason(error))
                 await asyncio.sleep(wait)
 
-    async def _ask(self, body: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    async def _ask(
+        self, client: AsyncOpenAI, body: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], list[str]]:
         """One attempt: the response, and notes on how its stream was read."""
         async with asyncio.timeout(self.timeout):
             if body.get("stream"):
-                return await self._stream(body)
-            text = await self._client.post(_PATH, cast_to=str, body=body)
+                return await self._stream(client, body)
+            text = await client.post(_PATH, cast_to=str, body=body)
             return _completion(text), []
 
-    async def _stream(self, body: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-        stream = await self._client.post(
+    async def _stream(
+        self, client: AsyncOpenAI, body: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], list[str]]:
+        stream = await client.post(
             _PATH, cast_to=object, body=body, stream=True, stream_cls=AsyncStream[object]
         )
         async with stream:
@@ -260,6 +274,14 @@ class OpenAIEngine:
         for secret in self._secrets:
             text = text.replace(secret, "[secret]")
         return text
+
+
+async def _waiting(rows: asyncio.Queue[ResultRow | None]) -> list[ResultRow | None]:
+    """What is in a queue, at least one; to cross to another thread costs more than a row does."""
+    waiting = [await rows.get()]
+    while not rows.empty():
+        waiting.append(rows.get_nowait())
+    return waiting
 
 
 def _secrets(base_url: str, api_key: str | None) -> list[str]:

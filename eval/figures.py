@@ -79,37 +79,17 @@ def _accuracies(
         for y, name in enumerate(names):
             part = whole if y == 0 else (whole.get("by_group") or {}).get(name)
             if part is not None and part["accuracy"] is not None:
-                _interval(axes, y + shift, part, look)
+                share = part["accuracy"]
+                # Some counts come without an interval.
+                ends = part.get("interval") or (share, share)
+                style.interval(axes, y + shift, share, ends, look, style.percent(share))
         axes.plot([], [], label=mode, **look.mark)
     style.rows(axes, names)
     axes.set_xlim(0, 1)
     axes.xaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
     axes.set_xlabel(label)
-    style.legend_above(axes, title, len(modes))
+    style.legend_above(axes, title)
     return figure
-
-
-def _interval(axes: Axes, y: float, part: Mapping[str, Any], look: style.Look) -> None:
-    # Some counts come without one.
-    low, high = part.get("interval") or (part["accuracy"], part["accuracy"])
-    axes.hlines(y, low, high, colors=look.colour, linewidth=2.4)
-    axes.plot(part["accuracy"], y, clip_on=False, zorder=3, **look.mark)
-    # Whichever side of the interval has room, and above its mark where neither has.
-    if high < 0.72:
-        place = {"xy": (high, y), "xytext": (8, 0), "ha": "left", "va": "center"}
-    elif low > 0.28:
-        place = {"xy": (low, y), "xytext": (-8, 0), "ha": "right", "va": "center"}
-    else:
-        middle = min(max(part["accuracy"], 0.12), 0.88)
-        place = {"xy": (middle, y), "xytext": (0, 6), "ha": "center", "va": "bottom"}
-    axes.annotate(
-        style.percent(part["accuracy"]),
-        **place,
-        textcoords="offset points",
-        fontsize=12,
-        color=style.INK,
-        bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5},
-    )
 
 
 def _failure_causes(comparison: Mapping[str, Any]) -> Figure | None:
@@ -131,7 +111,7 @@ def _failure_causes(comparison: Mapping[str, Any]) -> Figure | None:
     axes.set_xlim(0, 1.1 * max(max(counts.values(), default=0) for counts in modes.values()))
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     axes.set_xlabel("responses that show the cause")
-    style.legend_above(axes, "Why calls fail", len(modes))
+    style.legend_above(axes, "Why calls fail")
     return figure
 
 
@@ -192,7 +172,7 @@ def _interventions(comparison: Mapping[str, Any]) -> Figure | None:
             alpha=0.8,
             linewidths=1.7,
             clip_on=False,
-            label=said(group),
+            label=said(group) if len(groups) > 1 else None,
         )
     # Room for whole marks on both edges, where most of them lie.
     reach = max(5, max(one["position"] for one in points))
@@ -204,7 +184,7 @@ def _interventions(comparison: Mapping[str, Any]) -> Figure | None:
     axes.set_ylabel("probability removed there")
     axes.grid()
     title = f"The grammar intervened in {style.percent(touched['share'])} of requests"
-    style.legend_above(axes, title, len(groups) if len(groups) > 1 else 0)
+    style.legend_above(axes, title)
     return figure
 
 

@@ -17,6 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from eval.command import ended
+
 _EXAMPLES = """examples:
   python -m eval.json_schema maskbench.jsonl.gz --engine ours --engine xgrammar
   python -m eval.json_schema JSON-Schema-Test-Suite/tests/draft2020-12
@@ -93,14 +95,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run; returns the exit code: 0, 1 (unsound, or broken), 2 (bad input), 130 (Ctrl-C)."""
     args = build_parser().parse_args(argv)
     argv = sys.argv[1:] if argv is None else argv
-    try:
-        return _run(args, argv)
-    except KeyboardInterrupt:
-        print(f"\njson_schema: interrupted; rows so far are in {args.output}", file=sys.stderr)
-        return 130
-    except (ValueError, OSError, RuntimeError) as error:
-        print(f"json_schema: error: {error}", file=sys.stderr)
-        return 2
+    return ended("json_schema", lambda: _run(args, argv), f"rows so far are in {args.output}")
 
 
 def _run(args: argparse.Namespace, argv: list[str]) -> int:

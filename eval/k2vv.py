@@ -11,6 +11,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from eval.command import ended
+
 _EXAMPLES = """examples:
   python -m eval.k2vv                                    bundled model, bundled requests
   python -m eval.k2vv --model smollm2-135m --limit 40 --tool-choice required
@@ -190,24 +192,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         return compare(argv[1:])
     args = build_parser().parse_args(argv)
-    try:
+
+    def run() -> int:
         from eval.k2vv_run import Run
 
         return Run(args, argv).run()
-    except KeyboardInterrupt:
-        print(
-            f"\nk2vv: interrupted; what is done stays in {args.output}; to resume, run the same"
-            " command" + (" without --overwrite" if args.overwrite else ""),
-            file=sys.stderr,
-        )
-        return 130
-    except Exception as error:
-        # Nothing that a user typed, and nothing in a model's files, should end in a traceback.
-        known = isinstance(error, (ValueError, OSError, RuntimeError))
-        print(
-            f"k2vv: error: {'' if known else type(error).__name__ + ': '}{error}", file=sys.stderr
-        )
-        return 2
+
+    again = "the same command" + (" without --overwrite" if args.overwrite else "")
+    kept = f"what is done stays in {args.output}; to resume, run {again}"
+    return ended("k2vv", run, kept)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from eval.command import ended
+
 _EXAMPLES = """examples:
   python -m eval.k2vv compare runs/k2vv/free runs/k2vv/constrained
   python -m eval.k2vv compare vllm.jsonl sglang.jsonl.gz --labels vllm sglang --output compared
@@ -39,11 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     0; 1 where a line or a request of one file is not compared with the other's; 2 for bad input.
     """
     args = build_parser().parse_args(argv)
-    try:
-        return _run(args, sys.argv[1:] if argv is None else list(argv))
-    except (ValueError, OSError, ImportError) as error:
-        print(f"k2vv compare: error: {error}", file=sys.stderr)
-        return 2
+    given = sys.argv[1:] if argv is None else list(argv)
+    return ended("k2vv compare", lambda: _run(args, given))
 
 
 def _run(args: argparse.Namespace, argv: Sequence[str]) -> int:

@@ -306,8 +306,6 @@ class Run:
         return values
 
     def _check_arguments(self) -> None:
-        from grammar.formats import get_format
-
         args = self.args
         self._sampling().params(RequestLine(data_index=1, body={}))
         for name in ("batch_size", "threads", "concurrency"):
@@ -323,6 +321,8 @@ class Run:
         if not 0 < args.timeout < math.inf:
             raise ValueError(f"--timeout must be a number of seconds above 0, got {args.timeout}")
         if not self.remote:
+            from grammar.formats import get_format
+
             get_format(args.tool_call_parser)
         else:
             self._check_endpoint()

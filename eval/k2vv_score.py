@@ -11,6 +11,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from eval.command import ended
+
 _EXAMPLES = """examples:
   python -m eval.k2vv score results.jsonl --reference kimi-k2-thinking_results.jsonl
   python -m eval.k2vv score runs/k2vv/free --output scores/free
@@ -43,13 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     failed request, an answer without finish_reason, fewer rows than --expected); 2 for bad input.
     """
     args = build_parser().parse_args(argv)
-    try:
-        if args.expected is not None and args.expected < 1:
-            raise ValueError(f"--expected must be at least 1, got {args.expected}")
-        return _run(args, sys.argv[1:] if argv is None else list(argv))
-    except (ValueError, OSError, ImportError) as error:
-        print(f"k2vv score: error: {error}", file=sys.stderr)
-        return 2
+    given = sys.argv[1:] if argv is None else list(argv)
+    return ended("k2vv score", lambda: _run(args, given))
 
 
 def _run(args: argparse.Namespace, argv: Sequence[str]) -> int:
@@ -57,6 +54,8 @@ def _run(args: argparse.Namespace, argv: Sequence[str]) -> int:
     from eval.results_file import open_results
     from eval.results_score import score
 
+    if args.expected is not None and args.expected < 1:
+        raise ValueError(f"--expected must be at least 1, got {args.expected}")
     results = open_results(args.results)
     reference = open_results(args.reference) if args.reference else None
     answers, unmatched = None, []

@@ -38,7 +38,7 @@ def traffic(table: pd.DataFrame) -> Figure:
         axes.set_yscale("log")
         axes.axhline(1, color=style.GREY, linewidth=1)
         _masks(axes, masks)
-        style.legend_above(axes, f"{shape} rows", 2)
+        style.legend_above(axes, f"{shape} rows")
     panels[0].set_ylabel("bytes, over the floor (log scale)")
     return figure
 
@@ -106,7 +106,7 @@ def gpu_times(tables: Mapping[str, pd.DataFrame]) -> Figure:
     axes.set_xscale("log")
     axes.set_xlabel("microseconds a step")
     style.rows(axes, names)
-    style.legend_above(axes, "Median times on a GPU", len(providers))
+    style.legend_above(axes, "Median times on a GPU")
     return figure
 
 

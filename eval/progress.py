@@ -63,6 +63,8 @@ class Progress:
         self.calls += row.finish_reason == "tool_calls"
         self.valid += row.tool_calls_valid is True
         self.failed += not row.succeeded
+        if self.bar.disable:
+            return
         counts = f"{self.calls} calls, {self.valid} valid"
         if self.failed:
             counts += f", {self.failed} failed"

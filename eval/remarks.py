@@ -29,7 +29,7 @@ def remarks(comparison: Mapping[str, Any]) -> list[str]:
     lines = [
         *_interventions(comparison.get("interventions")),
         *_coupling(comparison.get("coupling")),
-        *_responses(comparison.get("responses")),
+        *responses(comparison.get("responses")),
         *_tokens(comparison.get("tokens")),
     ]
     ties = {mode: len(run["near_ties"]) for mode, run in comparison["modes"].items()}
@@ -81,6 +81,25 @@ def mcnemar(paired: Mapping[str, Any]) -> str:
     return f"McNemar's exact test, two-sided: {p_value(paired['p_value'])}."
 
 
+def responses(part: Mapping[str, Any] | None) -> list[str]:
+    """Sentences about `eval.partings.partings`, none where nothing was compared."""
+    if not part or not part["compared"]:
+        return []
+    low, high = (100 * end for end in part["interval"])
+    lines = [
+        f"{part['identical']:,} of {part['compared']:,} responses are identical, "
+        f"{percent(part['share'])} ({low:.1f}–{high:.1f})."
+    ]
+    for unit, position in part["median_position"].items():
+        line = f"{part['by_unit'][unit]:,} differ, first at {unit} {position:g} (median)"
+        if unit == "token" and part["recorded"]:
+            line += f"; {part['at_intervention']:,} of them at a recorded intervention of a mask"
+            if part["median_removed"] is not None:
+                line += f", which removed {percent(part['median_removed'])} there (median)"
+        lines.append(f"{line}.")
+    return lines
+
+
 def _interventions(touched: Mapping[str, Any] | None) -> list[str]:
     if not touched or not touched["requests"]:
         return []
@@ -117,23 +136,6 @@ def _coupling(coupled: Mapping[str, Any] | None) -> list[str]:
             "Where the grammar did not intervene, the trigger decision is the same in "
             f"{_agreement(coupled['trigger'])}."
         )
-    return lines
-
-
-def _responses(part: Mapping[str, Any] | None) -> list[str]:
-    if not part or not part["compared"]:
-        return []
-    lines = [
-        f"{part['identical']:,} of {part['compared']:,} responses are identical "
-        f"({percent(part['share'])})."
-    ]
-    for unit, position in part["median_position"].items():
-        line = f"{part['by_unit'][unit]:,} differ, first at {unit} {position:g} (median)"
-        if unit == "token" and part["recorded"]:
-            line += f": at a recorded intervention in {part['at_intervention']:,}"
-            if part["median_removed"] is not None:
-                line += f", which removed {percent(part['median_removed'])} (median)"
-        lines.append(f"{line}.")
     return lines
 
 

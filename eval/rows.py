@@ -88,12 +88,17 @@ class ResultRow(BaseModel):
 
     def to_line(self) -> bytes:
         """UTF-8 JSON with its newline; floats that are not finite become null."""
-        fields = self.model_dump()
+        fields = {name: getattr(self, name) for name in type(self).model_fields}
         if not self.masked_sampling:
             del fields["masked_sampling"]
-        fields = _finite(fields)
         try:
-            line = json.dumps(fields, ensure_ascii=False, allow_nan=False).encode()
+            text = json.dumps(fields, ensure_ascii=False, allow_nan=False)
+        except ValueError:
+            # Hardly a row has such a float, and to look for one takes longer than to write it.
+            fields = _finite(fields)
+            text = json.dumps(fields, ensure_ascii=False, allow_nan=False)
+        try:
+            line = text.encode()
         except UnicodeEncodeError:
             # A model may write half a surrogate pair, which UTF-8 cannot hold but an escape can.
             line = json.dumps(fields, allow_nan=False).encode()

@@ -44,40 +44,21 @@ def draw_accuracy(axes: Axes, runs: Runs) -> None:
             whole = run["schema_accuracy"]
             part = whole if group is None else whole["by_group"].get(group)
             if part is not None and part["accuracy"] is not None:
-                _interval(axes, y + 0.18 * (2 * m - 1), part, style.look(mode, m))
+                label = f"{part['successful']} of {part['triggered']}"
+                at, look = y + 0.18 * (2 * m - 1), style.look(mode, m)
+                style.interval(axes, at, part["accuracy"], part["interval"], look, label)
     for mode in ("free", "constrained"):
         axes.plot([], [], label=mode, **style.look(mode).mark)
     style.rows(axes, [f"{name}: all" if group is None else group for name, group in rows])
     axes.set_xlim(0, 1)
     axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol=" %"))
     axes.set_xlabel("valid, of responses with a call (95 % Wilson interval)")
-    style.legend_above(axes, "Schema accuracy", 2)
+    style.legend_above(axes, "Schema accuracy")
 
 
 def _groups(run: Mapping[str, Any]) -> list[str | None]:
     groups = list(run["requests"]["by_group"])
     return [None, *groups] if len(groups) > 1 else [None]
-
-
-def _interval(axes: Axes, y: float, part: Mapping[str, Any], look: style.Look) -> None:
-    low, high = part["interval"]
-    axes.hlines(y, low, high, colors=look.colour, linewidth=2.4)
-    axes.plot(part["accuracy"], y, clip_on=False, zorder=3, **look.mark)
-    # Whichever side of the interval has room, and above its mark where neither has.
-    if high < 0.75:
-        place = {"xy": (high, y), "xytext": (9, 0), "ha": "left", "va": "center"}
-    elif low > 0.25:
-        place = {"xy": (low, y), "xytext": (-9, 0), "ha": "right", "va": "center"}
-    else:
-        middle = min(max(part["accuracy"], 0.08), 0.92)
-        place = {"xy": (middle, y), "xytext": (0, 5), "ha": "center", "va": "bottom"}
-    axes.annotate(
-        f"{part['successful']} of {part['triggered']}",
-        **place,
-        textcoords="offset points",
-        fontsize=11,
-        color=style.INK,
-    )
 
 
 def token_times(runs: Runs) -> Figure:
@@ -112,7 +93,7 @@ def draw_token_times(axes: Axes, runs: Runs) -> None:
     style.rows(axes, [FIGURE_TITLES[way] for way in ways])
     axes.set_xlim(left=0)
     axes.set_xlabel("over our loop without a grammar\n(median of rounds; line: range)")
-    style.legend_above(axes, "Time a token", len(runs))
+    style.legend_above(axes, "Time a token")
 
 
 def _ways(runs: Runs) -> list[str]:
@@ -150,6 +131,6 @@ def interventions(runs: Runs) -> Figure:
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         axes.grid()
         share = style.percent(run["interventions"]["share"])
-        style.legend_above(axes, f"{name}: in {share} of requests", len(groups))
+        style.legend_above(axes, f"{name}: in {share} of requests")
     panels[0].set_ylabel("probability left (log scale)")
     return figure

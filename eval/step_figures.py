@@ -83,7 +83,7 @@ def deviations(expected: np.ndarray, observed: Mapping[str, np.ndarray]) -> Figu
     axes.set_xlabel("expected draws of a token")
     axes.set_ylabel("observed beyond expected")
     axes.grid(axis="y")
-    style.legend_above(axes, "Draws of each token", 3)
+    style.legend_above(axes, "Draws of each token")
     return figure
 
 
@@ -109,7 +109,7 @@ def walk(pieces: Sequence[str], allowed: Sequence[int], vocab_size: int) -> Figu
     axes.set_xlabel(f"tokens allowed, of {vocab_size:,} (log scale)")
     axes.grid(axis="x")
     axes.tick_params(axis="y", length=0)
-    style.legend_above(axes, "What is left to choose from", 2)
+    style.legend_above(axes, "What is left to choose from")
     return figure
 
 

@@ -19,6 +19,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from eval.chat_body import check_depth
+
 _HEAD = ("id", "created", "model", "system_fingerprint", "service_tier")
 
 
@@ -46,8 +48,9 @@ class StreamMerge:
         """Take in one chunk, as parsed from JSON. Of its choices, only the first is looked at.
 
         Raises:
-            ValueError: it is not shaped like a chunk.
+            ValueError: it is not shaped like a chunk, or nested too deeply.
         """
+        check_depth(chunk)
         if not isinstance(chunk, Mapping):
             raise ValueError(f"a chunk of the stream is no JSON object: {json.dumps(chunk)[:80]}")
         self.chunks += 1

@@ -142,17 +142,42 @@ def rows(axes: Any, names: Sequence[str]) -> None:
     axes.grid(axis="x")
 
 
-def legend_above(axes: Any, title: str, entries: int) -> None:
-    """Title, and a legend under it, out of the way of the data, in as many lines as it needs.
+def interval(
+    axes: Any, y: float, share: float, ends: tuple[float, float], look: Look, label: str
+) -> None:
+    """Draw a share in [0, 1] and the interval about it in a row of a chart, and a label beside."""
+    low, high = ends
+    axes.hlines(y, low, high, colors=look.colour, linewidth=2.4)
+    axes.plot(share, y, clip_on=False, zorder=3, **look.mark)
+    # Whichever side of the interval has room, and above its mark where neither has.
+    if high < 0.72:
+        place = {"xy": (high, y), "xytext": (8, 0), "ha": "left", "va": "center"}
+    elif low > 0.28:
+        place = {"xy": (low, y), "xytext": (-8, 0), "ha": "right", "va": "center"}
+    else:
+        middle = min(max(share, 0.12), 0.88)
+        place = {"xy": (middle, y), "xytext": (0, 6), "ha": "center", "va": "bottom"}
+    axes.annotate(
+        label,
+        **place,
+        textcoords="offset points",
+        fontsize=12,
+        color=INK,
+        bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5},
+    )
 
-    The figure grows by what is more than one line.
+
+def legend_above(axes: Any, title: str) -> None:
+    """Title, and a legend of what has labels under it, in as many lines as it needs.
+
+    It is out of the way of the data: the figure grows by what is more than one line.
     """
-    if not entries:
+    labels = axes.get_legend_handles_labels()[1]
+    if not labels:
         axes.set_title(title)
         return
-    labels = axes.get_legend_handles_labels()[1]
-    longest = max(map(len, labels), default=0)
-    columns = max(1, min(entries, 4, _LEGEND_CHARACTERS // (longest + 4)))
+    longest = max(map(len, labels))
+    columns = max(1, min(len(labels), 4, _LEGEND_CHARACTERS // (longest + 4)))
     more = -(-len(labels) // columns) - 1
     width, height = axes.figure.get_size_inches()
     axes.figure.set_size_inches(width, height + _LEGEND_LINE / 72 * more)

@@ -4,6 +4,7 @@ Set ``TRITON_INTERPRET=1`` before triton is first imported; kernels then run on 
 """
 
 import contextlib
+import dataclasses
 import functools
 import types
 from collections.abc import Iterator
@@ -20,8 +21,13 @@ def patched_once() -> Iterator[None]:
     """Patch triton's language for the interpreter once, for every launch inside.
 
     The interpreter does that anew at every call of a device function, which takes most of the time
-    of a kernel made of small functions. Nothing can be compiled inside.
+    of a kernel made of small functions. It also works out every sum and product of 32 bits again in
+    64, for an assertion that is made under TRITON_DEBUG alone, and not inside. Nothing can be
+    compiled inside.
     """
+    builder = interpreter.interpreter_builder
+    options = builder.options
+    builder.options = dataclasses.replace(options, sanitize_overflow=False)
     patch, np_dtype = interpreter._patch_lang, interpreter._get_np_dtype
     language = types.FunctionType((lambda: None).__code__, {"tl": tl, "core": tl.core})
     scope = patch(language)
@@ -32,6 +38,7 @@ def patched_once() -> Iterator[None]:
     try:
         yield
     finally:
+        builder.options = options
         interpreter._patch_lang, interpreter._get_np_dtype = patch, np_dtype
         scope.restore()
 

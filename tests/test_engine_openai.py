@@ -153,9 +153,10 @@ def test_what_had_come_of_a_broken_stream_is_kept_and_is_no_answer(stub):
     assert partial["finish_reason"] is None
 
 
-def test_an_answer_too_deep_to_be_written_takes_no_other_row_down(stub):
+def test_an_answer_too_deep_to_be_worked_on_takes_no_other_row_down(stub):
     rows = ask(stub, body("deep"), body("ok"), concurrency=1)
     assert rows[2].succeeded
+    assert "nested too deeply" in rows[1].response["error_message"]
     for row in rows.values():
         json.loads(row.to_line())
 

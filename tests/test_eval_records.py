@@ -33,6 +33,12 @@ def write_lines(path, *lines):
     return path
 
 
+def deep(levels):
+    """A request of so many levels of objects and lists."""
+    lists = levels - 1
+    return json.dumps(BODY)[:-1] + ', "extra": ' + "[" * lists + "]" * lists + "}"
+
+
 def request(index=1, **fields):
     return RequestLine(data_index=index, body=BODY | fields)
 
@@ -123,6 +129,7 @@ class TestRequests:
             (BODY | {"metadata": "as_trained"}, "metadata must be an object"),
             ('{"messages": [{"role": "user", "content": "x"}], "top_p": NaN}', "NaN is not JSON"),
             ("[" * 100_000, "nested too deeply"),
+            (deep(201), "nested too deeply: more than 200 levels"),
         ],
     )
     def test_bad_line_is_named_with_wanted_and_got(self, tmp_path, line, said):
@@ -132,6 +139,16 @@ class TestRequests:
         assert said in str(error.value)
         assert "line 3: " in str(error.value)
         assert "1 of 3 lines" in str(error.value)
+
+    def test_the_deepest_line_that_is_read_can_be_written_in_a_row_and_read_again(self, tmp_path):
+        (line,) = records.read_requests(write_lines(tmp_path / "r.jsonl", deep(200)))
+        odd = float("nan")
+        made = ResultRow(
+            data_index=1, request=line.body, status="failed", hash=line.hash, extra_body={"x": odd}
+        )
+        with ResultsFile(write_run(tmp_path / "results.jsonl", made), run_key=RUN) as file:
+            (read,) = file.rows([line])
+        assert read.request == line.body
 
     def test_every_bad_line_is_named_up_to_ten(self, tmp_path):
         path = write_lines(tmp_path / "r.jsonl", BODY, *["{}"] * 13)

@@ -1,14 +1,6 @@
-"""The Triton path of masked_logits: under the interpreter, and on a GPU where there is one.
-
-Whether triton interprets is settled when it is imported, so the tests of the interpreter run this
-file again in a process of their own.
-"""
+"""The Triton path of masked_logits: under the interpreter, and on a GPU where there is one."""
 
 import math
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,8 +8,15 @@ import torch
 
 from kernels import bitmask as masks
 from kernels.masked_logits import masked_logits, masked_logits_reference
+from tests.interpreting import (
+    INTERPRETED,
+    compiled,
+    gpu,
+    interpreted,
+    interpreter,
+    run_interpreted,
+)
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 TOLERANCE = 1e-6
 """Of float32 logits, relative to the sum of |h w|."""
@@ -29,36 +28,15 @@ ROUNDING = {
 """Half a unit in the last place; a whole one in bfloat16 where triton's interpreter truncates."""
 NAN = math.nan
 
-interpreted = pytest.mark.skipif(not INTERPRETED, reason="runs in a process that interprets")
-compiled = pytest.mark.skipif(
-    INTERPRETED or sys.platform != "linux", reason="needs triton without its interpreter"
-)
-
-
-def gpu(test):
-    here = torch.cuda.is_available() and not INTERPRETED
-    return pytest.mark.gpu(pytest.mark.skipif(not here, reason="needs a GPU")(test))
-
 
 @compiled
 def test_the_contract_holds_under_the_interpreter():
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
-    done = subprocess.run(
-        command,
-        cwd=Path(__file__).parent.parent,
-        env=os.environ | {"TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    run_interpreted(__file__)
 
 
 @pytest.fixture(scope="module")
 def fast():
-    from kernels.interpreter import patched_once
-
-    with patched_once(), np.errstate(all="ignore"):
+    with interpreter():
         yield
 
 

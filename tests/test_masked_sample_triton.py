@@ -1,15 +1,8 @@
-"""The Triton path of masked_sample: under the interpreter, and on a GPU where there is one.
-
-Whether triton interprets is settled when it is imported, so the tests of the interpreter run this
-file again in a process of their own.
-"""
+"""The Triton path of masked_sample: under the interpreter, and on a GPU where there is one."""
 
 import dataclasses
 import math
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,47 +13,36 @@ from kernels import bitmask as masks
 from kernels.masked_sample import Sample, Status, masked_sample, masked_sample_reference
 from kernels.masked_sample.call import prepare
 from kernels.masked_sample.workspace import CAPACITY, workspace_words
+from tests.interpreting import compiled, gpu, interpreted, interpreter, run_interpreted
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-ROWS = int(os.environ.get("TRITON_TEST_ROWS", "240"))
-"""Rows of the random agreement test: an interpreted row takes tens of milliseconds."""
+ROWS = int(os.environ.get("TRITON_TEST_ROWS", "120"))
+"""Rows of the random agreement test, 24 launches: an interpreted row takes tens of milliseconds."""
 TOLERANCES = {"logprob": 2e-5, "log_removed": 2e-5, "entropy": 2e-4}
 """Absolute, nats, with as much again relative to the value: float32 sums against float64."""
 BOUNDARY = 4e-6
 """A share of the mass this close to top_p may fall on either side: rounding of the quanta."""
 INF, NAN = math.inf, math.nan
-
-interpreted = pytest.mark.skipif(not INTERPRETED, reason="runs in a process that interprets")
-compiled = pytest.mark.skipif(
-    INTERPRETED or sys.platform != "linux", reason="needs triton without its interpreter"
+SEVERAL_TILES = (
+    {},
+    {"top_p": 0.95},
+    {"top_k": 50, "top_p": 0.9},
+    {"top_k": 1500},
+    {"top_k": 1500, "top_p": 0.7},
+    {"min_p": 1e-4, "top_p": 0.99},
+    {"temperature": 0.0},
 )
-
-
-def gpu(test):
-    here = torch.cuda.is_available() and not INTERPRETED
-    return pytest.mark.gpu(pytest.mark.skipif(not here, reason="needs a GPU")(test))
+"""Cuts of rows of several tiles. A list holds 512 tokens: 1,500 are worked by tiles."""
+KINDS = ("flat", "peaked", "tied")
 
 
 @compiled
 def test_the_contract_holds_under_the_interpreter():
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
-    environment = os.environ | {"TRITON_INTERPRET": "1"}
-    done = subprocess.run(
-        command,
-        cwd=Path(__file__).parent.parent,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    run_interpreted(__file__)
 
 
 @pytest.fixture(scope="module")
 def fast():
-    from kernels.interpreter import patched_once
-
-    with patched_once(), np.errstate(all="ignore"):
+    with interpreter():
         yield
 
 
@@ -176,44 +158,30 @@ def random_call(rng, rows, size, dtype):
 @pytest.mark.parametrize("dtype", (torch.float32, torch.float16, torch.bfloat16), ids=str)
 def test_triton_agrees_with_torch_token_for_token(draw, dtype):
     rng = np.random.default_rng(5)
-    rows, near_ties = 0, 0
-    sizes = (33, 1, 64, 500, 1024, 1025, 33, 2500)
-    while rows < ROWS / 3:
-        for size in sizes:
-            logits, bitmask, arguments = random_call(rng, 10, size, dtype)
-            sample = draw(logits, bitmask, **arguments)
-            near_ties += assert_agree(sample, logits, bitmask, arguments)
-            rows += 10
+    near_ties = 0
+    for size in (33, 1, 64, 500, 1024, 1025, 33, 2500):
+        logits, bitmask, arguments = random_call(rng, ROWS // 24, size, dtype)
+        sample = draw(logits, bitmask, **arguments)
+        near_ties += assert_agree(sample, logits, bitmask, arguments)
     # A boundary within 4e-6 of the mass on either side: one row in 10^5.
-    assert near_ties <= max(1, rows // 2000)
+    assert near_ties <= max(1, ROWS // 6000)
 
 
 @interpreted
-@pytest.mark.parametrize(
-    "arguments",
-    (
-        {},
-        {"top_p": 0.95},
-        {"top_k": 50, "top_p": 0.9},
-        {"top_k": 1500},
-        {"top_k": 1500, "top_p": 0.7},
-        {"min_p": 1e-4, "top_p": 0.99},
-        {"temperature": 0.0},
-    ),
-    ids=str,
-)
-@pytest.mark.parametrize("kind", ("flat", "peaked", "tied"))
+@pytest.mark.parametrize("arguments", SEVERAL_TILES, ids=str)
+@pytest.mark.parametrize("kind", KINDS)
 def test_rows_of_several_tiles_agree(draw, kind, arguments):
+    # Every kind of row with every cut, and each of either with a mask and without one.
+    masked = (SEVERAL_TILES.index(arguments) + KINDS.index(kind)) % 2 == 0
     size, rng = 4 * CAPACITY + 100, np.random.default_rng(3)
     logits = {
-        "flat": rng.standard_normal((2, size)) * 0.2,
-        "peaked": rng.permuted(np.tile(-2.5 * np.log(np.arange(1, size + 1)), (2, 1)), axis=1),
-        "tied": rng.integers(0, 2, (2, size)).astype(float),
+        "flat": rng.standard_normal((1, size)) * 0.2,
+        "peaked": rng.permuted(-2.5 * np.log(np.arange(1, size + 1)))[None],
+        "tied": rng.integers(0, 2, (1, size)).astype(float),
     }[kind]
     logits = torch.from_numpy(logits).to(torch.bfloat16 if kind == "flat" else torch.float32)
-    bitmask = masks.pack(torch.from_numpy(rng.random((2, size)) < 0.8))
-    arguments = {"position": torch.arange(2), "seed": 0, **arguments}
-    arguments["constrained"] = torch.tensor([True, False])
+    bitmask = masks.pack(torch.from_numpy(rng.random((1, size)) < 0.8))
+    arguments = {"position": 0, "seed": 0, **arguments, "constrained": torch.tensor([masked])}
     assert assert_agree(draw(logits, bitmask, **arguments), logits, bitmask, arguments) == 0
 
 
@@ -240,19 +208,22 @@ def test_a_bad_row_is_flagged_and_its_neighbours_are_not_disturbed(draw, cut):
         ([NAN, 0.0, INF], [1], Status.OK, 1),
     )
     width = 1500
-    logits = torch.full((2 * len(rows), width), -9.0)
-    bitmask = torch.zeros(2 * len(rows), masks.words_for(width), dtype=torch.int32)
+    # A healthy row before every two bad ones.
+    size = 3 * len(rows) // 2
+    bad = torch.arange(size) % 3 != 0
+    logits = torch.full((size, width), -9.0)
+    bitmask = torch.zeros(size, masks.words_for(width), dtype=torch.int32)
     healthy = torch.randn(width, generator=torch.Generator().manual_seed(12))
-    logits[0::2], bitmask[0::2] = healthy, -1
-    for row, (values, allowed, _, _) in enumerate(rows):
-        logits[2 * row + 1, :3] = torch.tensor(values)
-        bitmask[2 * row + 1] = mask(allowed, width=width)
+    logits[~bad], bitmask[~bad] = healthy, -1
+    for row, (values, allowed, _, _) in zip(bad.nonzero()[:, 0].tolist(), rows, strict=True):
+        logits[row, :3] = torch.tensor(values)
+        bitmask[row] = mask(allowed, width=width)
     sample = draw(logits, bitmask, **cut)
     alone = draw(healthy[None], bitmask[:1], **cut)
-    assert (sample.token[0::2] == alone.token).all()
-    assert (sample.logprob[0::2] == alone.logprob).all()
-    assert sample.status[1::2].tolist() == [status for _, _, status, _ in rows]
-    assert sample.token[1::2].tolist() == [token for _, _, _, token in rows]
+    assert (sample.token[~bad] == alone.token).all()
+    assert (sample.logprob[~bad] == alone.logprob).all()
+    assert sample.status[bad].tolist() == [status for _, _, status, _ in rows]
+    assert sample.token[bad].tolist() == [token for _, _, _, token in rows]
     assert torch.equal(sample.logprob.isnan(), sample.status != Status.OK)
 
 
@@ -291,9 +262,9 @@ def test_a_bad_parameter_on_the_device_is_a_status(draw, name, values):
 @interpreted
 def test_batch_invariance_is_bitwise(draw):
     generator = torch.Generator().manual_seed(10)
-    rows, width = 10, 1500
+    rows, width = 5, 1500
     logits = torch.randn(rows, width, generator=generator) * 3
-    density = torch.tensor([0.001, 0.01, 0.2, 0.9, 1.0]).repeat(2)[:, None]
+    density = torch.tensor([0.001, 0.01, 0.2, 0.9, 1.0])[:, None]
     bitmask = masks.pack(torch.rand(rows, width, generator=generator) < density)
     columns = {
         "temperature": torch.rand(rows, generator=generator) * 2,
@@ -335,8 +306,14 @@ def test_ties_stay_and_equal_scores_go_to_the_lowest_id(draw):
 @interpreted
 def test_p_exactly_at_a_boundary_drops_what_lies_beyond(draw):
     logits = torch.log2(torch.tensor([[4.0, 2.0, 1.0, 1.0]])) * math.log(2)
-    for p, kept in ((0.5, {0}), (0.50001, {0, 1}), (0.75, {0, 1}), (0.7501, {0, 1, 2, 3})):
-        tokens = draw(logits.expand(16, -1), position=torch.arange(16), top_p=p).token
+    # As many draws as show every token that is kept.
+    for p, kept, draws in (
+        (0.5, {0}, 4),
+        (0.50001, {0, 1}, 8),
+        (0.75, {0, 1}, 8),
+        (0.7501, {0, 1, 2, 3}, 16),
+    ):
+        tokens = draw(logits.expand(draws, -1), position=torch.arange(draws), top_p=p).token
         assert set(tokens.tolist()) == kept
 
 

@@ -14,6 +14,7 @@ from eval.sharding import Place
 from tests.endpoints import ENVIRONMENT, ROOT, lines_of, wait_until
 
 LIMIT = 4
+OPTIONS = ("--mode", "constrained", "--limit", str(LIMIT))
 RUN = {"model": "m"}
 
 
@@ -29,11 +30,17 @@ def torchrun(size, *arguments):
     )
 
 
-def test_rows_are_those_of_one_process(tmp_path):
-    alone, shared = tmp_path / "alone", tmp_path / "shared"
-    options = ("--mode", "constrained", "--limit", LIMIT, "--output")
-    assert k2vv.main([str(word) for word in (*options, alone)]) == 0
-    process = torchrun(2, *options, shared)
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """The folder of a run by one process."""
+    folder = tmp_path_factory.mktemp("alone")
+    assert k2vv.main([*OPTIONS, "--output", str(folder)]) == 0
+    return folder
+
+
+def test_rows_are_those_of_one_process(alone, tmp_path):
+    shared = tmp_path / "shared"
+    process = torchrun(2, *OPTIONS, "--output", shared)
     said, errors = process.communicate(timeout=240)
     assert process.returncode == 0, errors
     assert said.count("written to") == 1
@@ -83,14 +90,14 @@ def whole_lines(path):
     return [json.loads(line) for line in lines]
 
 
-def test_a_refusal_ends_every_process(tmp_path):
-    options = ("--mode", "free", "--limit", "2", "--output", tmp_path)
-    assert k2vv.main([str(word) for word in options]) == 0
-    process = torchrun(2, *options, "--temperature", "0.5")
+def test_a_refusal_ends_every_process(alone):
+    results = alone / "constrained" / "results.jsonl"
+    before = results.read_bytes()
+    process = torchrun(2, *OPTIONS, "--output", alone, "--temperature", "0.5")
     _, errors = process.communicate(timeout=240)
     assert process.returncode == 1  # torchrun's own
     assert "temperature was absent, is 0.5" in errors
-    assert len(lines_of(tmp_path / "free" / "results.jsonl")) == 2
+    assert results.read_bytes() == before
 
 
 class TestPlace:

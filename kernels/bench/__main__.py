@@ -13,6 +13,8 @@ import argparse
 import sys
 import time
 
+from kernels.bench.options import device_of, parser, report
+
 _EXAMPLES = """examples:
   python -m kernels.bench
   python -m kernels.bench --device cpu --batch-size 8 --shape peaked --mask free 300
@@ -20,7 +22,6 @@ _EXAMPLES = """examples:
 """
 SHAPES = ("peaked", "flat")
 MASKS = ("free", "1", "300", "3000", "half")
-DTYPES = ("float32", "float16", "bfloat16")
 CHECKED_ROWS = 4
 COLUMNS = (
     "op device workload dtype rows vocab_size provider median_us low_us high_us gb_per_s "
@@ -36,20 +37,11 @@ def main(arguments: list[str] | None = None) -> int:
 
         return heads.main(given)
     options = _parser().parse_args(given)
+    if (device := device_of(options.device)) is None:
+        return 2
     import torch
 
-    device = options.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device == "cuda" and not torch.cuda.is_available():
-        print(
-            "kernels.bench --device cuda needs a CUDA or ROCm device, and torch sees none; "
-            "use --device cpu to time the torch path",
-            file=sys.stderr,
-        )
-        return 2
     from kernels.bench.workloads import workload
-    from kernels.records import print_table, stamp, write_csv
 
     dtype = getattr(torch, options.dtype)
     copy = _copy_bandwidth() if device == "cuda" else 0.0
@@ -60,12 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
             for row in _time_all(work, device, options.repeats, copy):
                 rows.append({"op": options.op, "device": device, "dtype": options.dtype, **row})
                 print(*rows[-1].values(), file=sys.stderr)
-    rows = [{name: row[name] for name in COLUMNS} for row in rows]
-    print_table(rows, COLUMNS)
-    if options.output:
-        name = torch.cuda.get_device_name() if device == "cuda" else ""
-        command = " ".join(["python -m kernels.bench", *(arguments or sys.argv[1:])])
-        write_csv(options.output, rows, stamp(command, name))
+    report(rows, COLUMNS, given, output=options.output)
     return 0
 
 
@@ -185,23 +172,13 @@ def _floor_bytes(work) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m kernels.bench",
-        description=__doc__,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = parser.add_argument
-    add("--op", choices=("masked_sample", "masked_logits"), default="masked_sample")
-    add("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    add("--output", metavar="CSV", help="also write the table to this file")
+    made = parser(("masked_sample", "masked_logits"), __doc__, _EXAMPLES, repeats=7)
+    add = made.add_argument
     add("--batch-size", type=int, default=64)
     add("--vocab-size", type=int, default=151_936)
-    add("--dtype", choices=DTYPES, default="float32")
     add("--shape", nargs="+", choices=SHAPES, default=list(SHAPES))
     add("--mask", nargs="+", choices=MASKS, default=list(MASKS), help="allowed tokens, random")
-    add("--repeats", type=int, default=7, help="turns of each on a CPU; default %(default)s")
-    return parser
+    return made
 
 
 if __name__ == "__main__":

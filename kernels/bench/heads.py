@@ -15,6 +15,8 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
+from kernels.bench import options
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -28,7 +30,6 @@ _EXAMPLES = """examples:
 """
 MASKS = ("1", "30", "300", "3000", "half", "free")
 HEADS = ("49152x576", "151936x896")
-DTYPES = ("float32", "float16", "bfloat16")
 COLUMNS = (
     "op device threads dtype rows vocab_size width allowed provider median_us low_us high_us "
     "gb_per_s ratio crossover"
@@ -41,41 +42,28 @@ TOLERANCE = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 1e-2}
 
 def main(arguments: list[str] | None = None) -> int:
     """Time, print, write; returns the exit status: 0, or 2 without the hardware."""
-    options = parser().parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    args = parser().parse_args(given)
+    if (device := options.device_of(args.device)) is None:
+        return 2
     import torch
 
-    device = options.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device == "cuda" and not torch.cuda.is_available():
-        print(
-            "kernels.bench --device cuda needs a CUDA or ROCm device, and torch sees none; "
-            "use --device cpu to time the torch path",
-            file=sys.stderr,
-        )
-        return 2
-    from kernels.records import print_table, stamp, write_csv
-
     common = {
-        "op": options.op,
+        "op": args.op,
         "device": device,
         "threads": torch.get_num_threads() if device == "cpu" else "",
-        "dtype": options.dtype,
+        "dtype": args.dtype,
     }
     rows = []
-    for vocab_size, width in options.head:
+    for vocab_size, width in args.head:
         weight = torch.randn(vocab_size, width, generator=torch.Generator().manual_seed(0))
-        weight = (weight * width**-0.5).to(device, getattr(torch, options.dtype))
-        for batch in options.batch_size:
-            for mask in options.mask:
-                for row in time_all(weight, batch, mask, options.repeats):
+        weight = (weight * width**-0.5).to(device, getattr(torch, args.dtype))
+        for batch in args.batch_size:
+            for mask in args.mask:
+                for row in time_all(weight, batch, mask, args.repeats):
                     rows.append({**common, **row})
                     print(*rows[-1].values(), file=sys.stderr)
-    print_table(rows, COLUMNS)
-    if options.output:
-        name = torch.cuda.get_device_name() if device == "cuda" else ""
-        command = " ".join(["python -m kernels.bench", *(arguments or sys.argv[1:])])
-        write_csv(options.output, rows, stamp(command, name))
+    options.report(rows, COLUMNS, given, output=args.output)
     return 0
 
 
@@ -186,20 +174,10 @@ def head_shape(text: str) -> tuple[int, int]:
 
 def parser() -> argparse.ArgumentParser:
     """The options of the command."""
-    made = argparse.ArgumentParser(
-        prog="python -m kernels.bench --op masked_logits",
-        description=__doc__,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    made = options.parser(("masked_logits",), __doc__, _EXAMPLES, repeats=9)
     add = made.add_argument
-    add("--op", choices=("masked_logits",), default="masked_logits")
-    add("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    add("--output", metavar="CSV", help="also write the table to this file")
     add("--head", nargs="+", type=head_shape, default=list(map(head_shape, HEADS)), metavar="VxD",
         help="vocabulary by width; default " + " ".join(HEADS))  # fmt: skip
     add("--batch-size", nargs="+", type=int, default=[1, 8])
-    add("--dtype", choices=DTYPES, default="float32")
     add("--mask", nargs="+", choices=MASKS, default=list(MASKS), help="allowed tokens, random")
-    add("--repeats", type=int, default=9, help="turns of each on a CPU; default %(default)s")
     return made
