@@ -34,6 +34,7 @@ from xgrammar.structural_tag import (
     JSONSchemaFormat,
     OrFormat,
     QwenXMLParameterFormat,
+    RegexFormat,
     StructuralTag,
 )
 
@@ -42,6 +43,13 @@ from grammar.regex_text import grammar_of
 from grammar.schema import Options, Prepared, prepare, require
 
 _ANY_OBJECT = {"type": "object"}
+LONGEST_REGEX = 20_000
+"""Characters of a regular expression. One of 180,000, all alternatives, stopped every thread of the
+process for a second while xgrammar compiled it."""
+LONGEST_GRAMMAR, MOST_RULES = 2**18, 2_000
+"""Characters of a grammar, and its rules: a chain of 10,000 stopped every thread for 2.4 s."""
+MOST_CHOICES = 5_000
+"""Texts to choose from."""
 
 
 @dataclass(frozen=True)
@@ -152,6 +160,7 @@ class _Reading:
 
     def regex(self, value: Any) -> Answer:
         pattern = self._text(value, "a regular expression, as a string")
+        _check_regex(self.field, pattern)
         try:
             grammar = grammar_of(pattern)
         except ValueError as error:
@@ -162,6 +171,7 @@ class _Reading:
         grammar = self._text(value, "a grammar in EBNF or Lark, as a string")
         if not grammar.strip():
             raise ValueError(f"{self.field} must be a grammar in EBNF or Lark; it is empty")
+        _check_grammar(self.field, grammar)
         syntax = "ebnf" if "::=" in grammar else "lark"
         return Answer(self.field, GrammarFormat(grammar=grammar, syntax=syntax))
 
@@ -169,6 +179,10 @@ class _Reading:
         if not isinstance(value, list | tuple) or not value:
             raise ValueError(
                 f"{self.field} must be a list of at least one string; got {short(value)}"
+            )
+        if len(value) > MOST_CHOICES:
+            raise ValueError(
+                f"{self.field} must be at most {MOST_CHOICES:,} strings; got {len(value):,}"
             )
         texts = [
             replace(self, field=f"{self.field}[{i}]")._text(text, "a string")
@@ -242,7 +256,14 @@ class _Reading:
         return {"type": tag.get("type", "structural_tag"), "format": format}
 
     def _sound(self, path: tuple[Any, ...], node: Any) -> Iterator[str]:
-        """Put the sound schema in the place of a node's own; what is then still not enforced."""
+        """Put the sound schema in the place of a node's own; what is then still not enforced.
+
+        Other constraints are only measured.
+        """
+        if isinstance(node, RegexFormat):
+            _check_regex(f"{self._path(path)}.pattern", node.pattern)
+        if isinstance(node, GrammarFormat):
+            _check_grammar(f"{self._path(path)}.grammar", node.grammar)
         if not isinstance(node, JSONSchemaFormat | QwenXMLParameterFormat):
             return
         style = getattr(node, "style", "qwen_xml")
@@ -334,6 +355,24 @@ def short(value: Any) -> str:
     except RecursionError:
         return "what nests too deeply to be shown"
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _check_regex(field: str, pattern: str) -> None:
+    if len(pattern) > LONGEST_REGEX:
+        raise ValueError(
+            f"{field} must be at most {LONGEST_REGEX:,} characters; got {len(pattern):,}: give a"
+            " simpler one, or a choice"
+        )
+
+
+def _check_grammar(field: str, grammar: str) -> None:
+    # Lark has a colon a rule; those in its texts make no difference worth reading them for.
+    rules = grammar.count("::=") or grammar.count(":")
+    if len(grammar) > LONGEST_GRAMMAR or rules > MOST_RULES:
+        raise ValueError(
+            f"{field} must be at most {LONGEST_GRAMMAR:,} characters and {MOST_RULES:,} rules; got"
+            f" {len(grammar):,} and {rules:,}: give a smaller one"
+        )
 
 
 def _nodes(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], BaseModel]]:

@@ -261,6 +261,34 @@ def test_what_cannot_be_meant(body, message):
         plan(body, format="hermes")
 
 
+def _chain(rules):
+    return "\n".join(
+        ["root ::= r0", *(f"r{n} ::= r{n + 1}" for n in range(rules - 2)), f'r{rules - 2} ::= "a"']
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"regex": "a" * 20_001}, r"structured_outputs\.regex must be at most 20,000 characters"),
+        ({"grammar": _chain(2_001)}, r"2,000 rules; got [\d,]+ and 2,001"),
+        ({"grammar": 'root ::= "' + "a" * 2**18 + '"'}, "at most 262,144 characters"),
+        ({"choice": ["a"] * 5_001}, "at most 5,000 strings; got 5,001"),
+        (
+            {"structural_tag": {"format": {"type": "regex", "pattern": "a" * 20_001}}},
+            r"structured_outputs\.structural_tag\.format\.pattern must be at most",
+        ),
+        (
+            {"structural_tag": {"format": {"type": "grammar", "grammar": _chain(2_001)}}},
+            r"structured_outputs\.structural_tag\.format\.grammar must be at most",
+        ),
+    ],
+)
+def test_what_would_stop_the_process_is_refused(value, message):
+    with pytest.raises(ValueError, match=message):
+        plan({"messages": [], "structured_outputs": value}, format="hermes")
+
+
 def test_a_schema_that_no_value_meets_is_refused_by_name():
     with pytest.raises(SchemaError, match=r"schema of structured_outputs\.json is refused at #"):
         plan({"structured_outputs": {"json": "false"}}, format="hermes")
