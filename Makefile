@@ -38,7 +38,8 @@ clean:
 # is a target of its own: `make results/kernels/audit.csv`, or `make results/k2vv` for a folder.
 # Nothing is up to date by its age, since it depends on the whole code. Not here: the training curve,
 # which belongs to the shipped weights, and times on a GPU.
-K2VV := $(addprefix results/k2vv/,nano smollm2-135m bfcl-smollm2-135m)
+K2VV := $(addprefix results/k2vv/,\
+    nano smollm2-135m bfcl-smollm2-135m bfcl-required-smollm2-135m)
 DECODING := $(addprefix results/decoding/,smollm2-135m qwen2.5-0.5b)
 KERNELS := $(addprefix results/kernels/,\
     audit.csv traffic.csv traffic_heads.csv bench_cpu.csv bench_heads_cpu.csv)
@@ -82,6 +83,16 @@ results/k2vv/bfcl-smollm2-135m: $(VENV)/.run $(SHARED)/data/bfcl
 	$(RUN) -m eval.k2vv runs/bfcl_sets --model smollm2-135m --per-group 41 --max-tokens 64 \
 	    --finish-in-budget --threads 2 --output runs/bfcl --overwrite
 	$(call keep_run,runs/bfcl)
+
+results/k2vv/bfcl-required-smollm2-135m: $(VENV)/.run $(SHARED)/data/bfcl
+	mkdir -p runs/bfcl_calls
+	for set in $(filter-out irrelevance,$(BFCL)); do \
+	    ln -sf $(abspath $(SHARED))/data/bfcl/$$set.* runs/bfcl_calls/ || exit 1; \
+	done
+	$(RUN) -m eval.k2vv runs/bfcl_calls --model smollm2-135m --per-group 51 --tool-choice required \
+	    --max-tokens 96 --finish-in-budget --threads 1 --batch-size 16 --output runs/bfcl_required \
+	    --overwrite
+	$(call keep_run,runs/bfcl_required)
 
 results/decoding/smollm2-135m: $(VENV)/.dev
 	$(RUN) -m eval.decoding --model smollm2-135m --threads 2 --rounds 3 --script answers --tokens 64 \
