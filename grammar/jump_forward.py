@@ -47,7 +47,7 @@ def jump_forward(
     The last token sampled is split anew together with the forced text, since the tokenizer might
     merge the two. The last token of the result is left out: the text that follows might merge with
     it, and then the sampler should see the longer token. Where the grammar refuses the result (a
-    control token spelled in the text, say), nothing happens.
+    control token spelled in the text, say), or the tokenizer spells another text, nothing happens.
 
     Args:
         ids: every token that the row has accepted, first to last.
@@ -73,7 +73,9 @@ def jump_forward(
     new = tokenizer.encode(tail + forced, add_special_tokens=False)[:-1]
     if limit is not None:
         new = new[: len(old) + limit]
-    if sum(len(pieces[i]) for i in new) <= len(tail.encode()):
+    spelled = b"".join(pieces[i] for i in new)
+    # A tokenizer may write a space before what it is given, which the grammar may well allow.
+    if not (tail + forced).encode().startswith(spelled) or len(spelled) <= len(tail.encode()):
         return _NO_JUMP
     same = 0
     while same < min(len(old), len(new)) and old[same] == new[same]:

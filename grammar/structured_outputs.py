@@ -23,7 +23,7 @@ for a named tool. ``response_format`` gives way to the calls, as it does at Open
 
 import functools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -49,7 +49,7 @@ process for a second while xgrammar compiled it."""
 LONGEST_GRAMMAR, MOST_RULES = 2**18, 2_000
 """Characters of a grammar, and its rules: a chain of 10,000 stopped every thread for 2.4 s."""
 MOST_CHOICES = 5_000
-"""Texts to choose from."""
+"""Texts to choose from, and formats in a structural tag."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ class _Reading:
 
     def regex(self, value: Any) -> Answer:
         pattern = self._text(value, "a regular expression, as a string")
-        _check_regex(self.field, pattern)
+        _check_sizes(self.field, [RegexFormat(pattern=pattern)])
         try:
             grammar = grammar_of(pattern)
         except ValueError as error:
@@ -171,19 +171,17 @@ class _Reading:
         grammar = self._text(value, "a grammar in EBNF or Lark, as a string")
         if not grammar.strip():
             raise ValueError(f"{self.field} must be a grammar in EBNF or Lark; it is empty")
-        _check_grammar(self.field, grammar)
         syntax = "ebnf" if "::=" in grammar else "lark"
-        return Answer(self.field, GrammarFormat(grammar=grammar, syntax=syntax))
+        node = GrammarFormat(grammar=grammar, syntax=syntax)
+        _check_sizes(self.field, [node])
+        return Answer(self.field, node)
 
     def choice(self, value: Any) -> Answer:
         if not isinstance(value, list | tuple) or not value:
             raise ValueError(
                 f"{self.field} must be a list of at least one string; got {short(value)}"
             )
-        if len(value) > MOST_CHOICES:
-            raise ValueError(
-                f"{self.field} must be at most {MOST_CHOICES:,} strings; got {len(value):,}"
-            )
+        _check_most(self.field, len(value), MOST_CHOICES, "strings")
         texts = [
             replace(self, field=f"{self.field}[{i}]")._text(text, "a string")
             for i, text in enumerate(value)
@@ -210,9 +208,9 @@ class _Reading:
             raise ValueError(f"{where}: {error['msg']}; got {short(error['input'])}") from None
         for path in _unknown(value, tag.model_dump()):
             raise ValueError(f"{self._path(path)} is not a field of xgrammar's structural tags")
-        warnings = [
-            w for path, node in _nodes(tag.format, ("format",)) for w in self._sound(path, node)
-        ]
+        nodes = list(_nodes(tag.format, ("format",)))
+        _check_sizes(self.field, [node for _, node in nodes])
+        warnings = [w for path, node in nodes for w in self._sound(path, node)]
         return Answer(self.field, tag.format, whole=True, warnings=tuple(warnings))
 
     def _schema(self, schema: Any, where: str | None = None) -> Answer:
@@ -256,14 +254,7 @@ class _Reading:
         return {"type": tag.get("type", "structural_tag"), "format": format}
 
     def _sound(self, path: tuple[Any, ...], node: Any) -> Iterator[str]:
-        """Put the sound schema in the place of a node's own; what is then still not enforced.
-
-        Other constraints are only measured.
-        """
-        if isinstance(node, RegexFormat):
-            _check_regex(f"{self._path(path)}.pattern", node.pattern)
-        if isinstance(node, GrammarFormat):
-            _check_grammar(f"{self._path(path)}.grammar", node.grammar)
+        """Put the sound schema in the place of a node's own; what is then still not enforced."""
         if not isinstance(node, JSONSchemaFormat | QwenXMLParameterFormat):
             return
         style = getattr(node, "style", "qwen_xml")
@@ -357,22 +348,24 @@ def short(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def _check_regex(field: str, pattern: str) -> None:
-    if len(pattern) > LONGEST_REGEX:
-        raise ValueError(
-            f"{field} must be at most {LONGEST_REGEX:,} characters; got {len(pattern):,}: give a"
-            " simpler one, or a choice"
-        )
-
-
-def _check_grammar(field: str, grammar: str) -> None:
+def _check_sizes(field: str, nodes: Sequence[Any]) -> None:
+    """What all nodes of a constraint have together."""
+    regexes = [node.pattern for node in nodes if isinstance(node, RegexFormat)]
+    grammars = [node for node in nodes if isinstance(node, GrammarFormat)]
     # Lark has a colon a rule; those in its texts make no difference worth reading them for.
-    rules = grammar.count("::=") or grammar.count(":")
-    if len(grammar) > LONGEST_GRAMMAR or rules > MOST_RULES:
-        raise ValueError(
-            f"{field} must be at most {LONGEST_GRAMMAR:,} characters and {MOST_RULES:,} rules; got"
-            f" {len(grammar):,} and {rules:,}: give a smaller one"
-        )
+    signs = {"ebnf": "::=", "lark": ":"}
+    rules = sum(node.grammar.count(signs[node.syntax]) for node in grammars)
+    _check_most(field, len(nodes), MOST_CHOICES, "formats")
+    _check_most(field, sum(map(len, regexes)), LONGEST_REGEX, "characters of regular expressions")
+    _check_most(
+        field, sum(len(node.grammar) for node in grammars), LONGEST_GRAMMAR, "characters of grammar"
+    )
+    _check_most(field, rules, MOST_RULES, "rules")
+
+
+def _check_most(field: str, got: int, most: int, what: str) -> None:
+    if got > most:
+        raise ValueError(f"{field} must have at most {most:,} {what}; got {got:,}")
 
 
 def _nodes(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], BaseModel]]:

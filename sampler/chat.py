@@ -207,7 +207,8 @@ class Chat:
         """A completion of `prompt` as an OpenAI message, with its problems.
 
         With `tools`, a call of any other tool is malformed, not a call, unless `any_tool`; with an
-        empty list, and under tool_choice none, all is content, word for word.
+        empty list, and under tool_choice none, all is content, word for word, less the markers
+        between which a format writes it.
         Under a `response_format` or `structured_outputs` an answer is content, whatever its strings
         spell; under a structural tag of the request's own, calls are calls.
 

@@ -125,7 +125,8 @@ class Decoder:
         jump_forward: also take text that the grammar forces without sampling its tokens, as the
             tokenizer would split it. **This changes what is produced**: the model might have split
             it otherwise, and what follows is drawn after other tokens, at other positions. Not for
-            rows with top_logprobs or stop texts, which are decoded as ever.
+            rows with top_logprobs, stop texts or finish_in_budget, which are decoded as ever: the
+            tokenizer's split may be longer than the one with which a row would just have ended.
         share_prefixes: compute what prompts begin with in common once.
 
     Attributes:
@@ -396,7 +397,8 @@ class Decoder:
             self.counts.forced += 1
             if row.finish_reason:
                 return
-        if self.jump_forward and not row.request.params.stop:
+        params = row.request.params
+        if self.jump_forward and not (params.stop or params.finish_in_budget):
             before = len(row.jumped)
             row.jump(i, self.matchers, self._token_bytes)
             self.counts.jumped += len(row.jumped) - before

@@ -105,7 +105,7 @@ def _pays(shape: torch.Size, layers: list[torch.nn.Linear], rows: int) -> bool:
     """Whether layers of this shape are quicker turned."""
     key = (*shape, rows, torch.get_num_threads())
     if key not in _CHOSEN:
-        x, turn = torch.ones(rows, shape[1]), cycle(layers[:LAYERS])
+        x, turn = layers[0].weight.new_ones(rows, shape[1]), cycle(layers[:LAYERS])
         taken: tuple[list[float], list[float]] = ([], [])
         for _ in range(TURNS):
             for times, way in zip(taken, (_plain, turned), strict=True):

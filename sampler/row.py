@@ -112,6 +112,8 @@ class Row:
         for token in jump.added:
             self.jumped.append(self.position)
             self._append(token, 0.0)
+            if self.finish_reason:
+                return
 
     @property
     def temperature(self) -> float:

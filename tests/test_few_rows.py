@@ -83,6 +83,18 @@ def test_what_is_chosen_is_timed_once_for_rows_alike(monkeypatch):
     assert asked == [1, 2, 4, 8]
 
 
+def test_the_default_dtype_does_not_matter(monkeypatch):
+    monkeypatch.setattr(few_rows, "_CHOSEN", {})
+    body = layer(8, 8, True)
+    before = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(torch.float64)
+        with torch.inference_mode(), FewRows(body).multiplied(2):
+            assert body(torch.ones(2, 8, dtype=torch.float32)).dtype == torch.float32
+    finally:
+        torch.set_default_dtype(before)
+
+
 def test_timing_decides(monkeypatch):
     """A clock that says that the plain product takes thrice as long, and the other way round."""
     for turned_costs, wanted in ((1.0, True), (3.0, False)):

@@ -266,3 +266,12 @@ def test_a_group_named_as_in_javascript_is_told_from_a_key():
     prepared = prepare(schema)
     assert prepared.verdict in ("exact", "rewritten")
     assert prepared.is_valid({"ab": None})
+
+
+def test_a_full_stack_in_rust_is_an_exception():
+    """pyo3's class is no Exception, and is not to be had by import."""
+    panic = type("PanicException", (BaseException,), {})
+    with pytest.raises(RecursionError, match="nests too deeply: full"), Patience().spent():
+        raise panic("full")
+    with pytest.raises(KeyboardInterrupt), Patience().spent():
+        raise KeyboardInterrupt

@@ -112,6 +112,12 @@ def test_rows_that_are_free_or_ask_for_more_are_decoded_as_ever(loaded, prompt):
             prompt.ids, SamplingParams(seed=2, max_tokens=40, top_logprobs=2), prompt.grammar, 1
         ),
         Request(prompt.ids, SamplingParams(seed=3, max_tokens=40, stop="qqq"), prompt.grammar, 2),
+        Request(
+            prompt.ids,
+            SamplingParams(seed=4, max_tokens=40, finish_in_budget=True),
+            prompt.grammar,
+            3,
+        ),
     ]
     plain, _ = decoded(loaded, made)
     done, decoder = decoded(loaded, made, jump_forward=True)

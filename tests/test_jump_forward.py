@@ -3,6 +3,10 @@
 import functools
 import random
 
+from tokenizers import Tokenizer, decoders, models, normalizers
+from transformers import PreTrainedTokenizerFast
+from xgrammar import GrammarCompiler, TokenizerInfo
+
 from grammar.compiler import Compiler
 from grammar.jump_forward import Jump, jump_forward
 from grammar.matcher import MatcherBatch
@@ -120,3 +124,26 @@ def test_free_and_finished_rows_do_not_jump():
     assert jump_forward(batch, 0, ids, tokenizer, pieces) == Jump(0, ())
     batch.swap_in(0, None)
     assert jump_forward(batch, 0, ids, tokenizer, pieces) == Jump(0, ())
+
+
+def test_a_tokenizer_that_writes_a_space_before_a_text_does_not_change_the_text():
+    """Llama 2's way; JSON strings take any space."""
+    pieces = [*(chr(i) for i in range(32, 127)), "▁", "</s>"]
+    vocabulary = {piece: n for n, piece in enumerate(pieces)}
+    made = Tokenizer(models.BPE(vocabulary, [], unk_token="</s>"))
+    made.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
+    made.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse()])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=made, eos_token="</s>")
+    spelled = [piece.replace("▁", " ").encode() for piece in pieces]
+    info = TokenizerInfo(spelled, stop_token_ids=[len(pieces) - 1])
+    grammar = GrammarCompiler(info).compile_grammar('root ::= "x" [a-z ]* ", then"')
+    batch = MatcherBatch([grammar], vocab_size=len(pieces))
+    ids = [vocabulary[c] for c in "xfoo,"]
+    assert all(batch.accept(0, i) for i in ids)
+    assert batch.jump_string(0) == " then"
+    text = "xfoo,"
+    ids = apply(ids, jump_forward(batch, 0, ids, tokenizer, spelled))
+    assert ("xfoo, then").startswith(b"".join(spelled[i] for i in ids).decode())
+    assert b"".join(spelled[i] for i in ids).decode().startswith(text)

@@ -267,21 +267,26 @@ def _chain(rules):
     )
 
 
+def _any_of(*formats):
+    return {"structural_tag": {"format": {"type": "or", "elements": list(formats)}}}
+
+
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ({"regex": "a" * 20_001}, r"structured_outputs\.regex must be at most 20,000 characters"),
-        ({"grammar": _chain(2_001)}, r"2,000 rules; got [\d,]+ and 2,001"),
-        ({"grammar": 'root ::= "' + "a" * 2**18 + '"'}, "at most 262,144 characters"),
+        ({"regex": "a" * 20_001}, r"\.regex must have at most 20,000 characters of regular exp"),
+        ({"grammar": _chain(2_001)}, r"\.grammar must have at most 2,000 rules; got 2,001"),
+        ({"grammar": 'root ::= "' + "a" * 2**18 + '"'}, "at most 262,144 characters of grammar"),
         ({"choice": ["a"] * 5_001}, "at most 5,000 strings; got 5,001"),
+        (_any_of(*[{"type": "regex", "pattern": "a" * 10_001}] * 2), "20,000 characters of reg"),
+        (_any_of({"type": "grammar", "grammar": _chain(2_001)}), "at most 2,000 rules"),
         (
-            {"structural_tag": {"format": {"type": "regex", "pattern": "a" * 20_001}}},
-            r"structured_outputs\.structural_tag\.format\.pattern must be at most",
+            _any_of(
+                {"type": "grammar", "syntax": "lark", "grammar": "// ::=\n" + "a: b\n" * 2_000}
+            ),
+            "at most 2,000 rules",
         ),
-        (
-            {"structural_tag": {"format": {"type": "grammar", "grammar": _chain(2_001)}}},
-            r"structured_outputs\.structural_tag\.format\.grammar must be at most",
-        ),
+        (_any_of(*[{"type": "const_string", "value": "a"}] * 5_000), "at most 5,000 formats"),
     ],
 )
 def test_what_would_stop_the_process_is_refused(value, message):

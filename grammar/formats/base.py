@@ -240,7 +240,8 @@ class Format(ABC):
             any_tool: a call of a tool that is not among ``tools`` is a call as well; ``tools`` then
                 says only of what types their arguments are.
             calls: False: nothing is a call, as under tool_choice none; what looks like one is
-                content, word for word.
+                content, word for word. Of a format that writes content between markers of its own
+                (not ``bare_content``) those are left out, as ever.
         """
         stream = StreamParser(
             self, tools, reasoning=reasoning, answer=answer, any_tool=any_tool, calls=calls

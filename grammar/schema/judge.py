@@ -85,6 +85,12 @@ class Patience:
         try:
             with deadline.within(Deadline(self._left)):
                 yield
+        except BaseException as error:
+            # jsonschema keeps schemas in maps written in Rust, where a stack that is full is a
+            # panic: no Exception, so that it would end the thread that judges.
+            if type(error).__name__ == "PanicException":
+                raise RecursionError(f"the schema or the value nests too deeply: {error}") from None
+            raise
         finally:
             self._left = max(0.0, self._left - (time.monotonic() - began))
 
@@ -113,8 +119,8 @@ _patient: set[type] = set()
 def patient(kind: Any) -> Any:
     """A validator class of jsonschema that looks at the clock, in the place of one that does not.
 
-    Its verdicts are the same. Those of the drafts are the same for every schema that they meet on
-    their way, whatever ``$schema`` that has.
+    Its verdicts are the same, but for what `patterns` says. Those of the drafts are the same for
+    every schema that they meet on their way, whatever ``$schema`` that has.
     """
     if kind in _patient:
         return kind

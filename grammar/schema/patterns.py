@@ -2,8 +2,12 @@
 
 A user writes the pattern, and a user or a model the text. ``re`` would hold the whole process for
 as long as their backtracking takes; ``regex`` gives up in time, and lets other threads go on
-meanwhile. What it reads as more than ``re`` does is escaped, so that a pattern means here what it
-means to jsonschema.
+meanwhile. What it reads otherwise than ``re`` is escaped, so that a pattern means here what it
+means to jsonschema, but for these:
+
+* JavaScript's named groups and ``\\p{...}``, which ``re`` calls errors, are read;
+* combining marks are parts of words (``\\w``, ``\\b``), and U+001C to U+001F no space (``\\s``);
+* in a verbose pattern, ``(?x)``, nothing is escaped.
 """
 
 import functools
