@@ -108,8 +108,8 @@ def interventions(runs: Runs) -> Figure:
     Args:
         runs: comparisons of `eval.k2vv` that have interventions.
     """
-    figure = Figure(figsize=(1.9 * style.WIDTH, 4.2))
-    panels = figure.subplots(1, len(runs), sharey=True, squeeze=False)[0]
+    figure = Figure(figsize=(1.6 * style.WIDTH, 2.9 * len(runs) + 0.5), layout="constrained")
+    panels = figure.subplots(len(runs), 1, sharey=True, squeeze=False)[:, 0]
     for axes, (name, run) in zip(panels, runs.items(), strict=True):
         groups = list(run["requests"]["by_group"])
         points = [one for one in run["interventions"]["first"] if one["removed"] is not None]
@@ -127,10 +127,11 @@ def interventions(runs: Runs) -> Figure:
                 label=said(group),
             )
         axes.set_yscale("log")
-        axes.set_xlabel("position of the first objection (tokens)")
+        axes.set_ylabel("probability left")
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         axes.grid()
-        share = style.percent(run["interventions"]["share"])
-        style.legend_above(axes, f"{name}: in {share} of requests")
-    panels[0].set_ylabel("probability left (log scale)")
+        axes.set_title(f"{name}: in {style.percent(run['interventions']['share'])} of requests")
+        # Beside the points, whose panel is wide and low.
+        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), handletextpad=0.3)
+    panels[-1].set_xlabel("position of the first objection (tokens)")
     return figure
