@@ -47,7 +47,8 @@ class CachedBatch:
     ) -> None:
         self.head = head
         self.model = head.model
-        self._few_rows = None if reproducible else FewRows(self.model.base_model)
+        body = getattr(self.model, "base_model", self.model)
+        self._few_rows = None if reproducible else FewRows(body)
         self.device = self.model.get_input_embeddings().weight.device
         self.prompt_tokens = self.shared_tokens = self.forwards = 0
         # Masked out; but it must be an id, and some tokenizers have one that the model lacks.
