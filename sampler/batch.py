@@ -7,7 +7,6 @@ tokens, not slots. So a row is what it would be alone, but for the order of the 
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -54,15 +53,7 @@ class CachedBatch:
         # Masked out; but it must be an id, and some tokenizers have one that the model lacks.
         known = pad_token_id is not None and 0 <= pad_token_id < head.vocab_size
         self._pad = pad_token_id if known else 0
-        # transformers 5.24 renamed the argument.
-        forward = inspect.signature(self.model.forward).parameters
-        names = [name for name in ("cache", "past_key_values") if name in forward]
-        if not names:
-            raise ValueError(
-                f"{type(self.model).__name__} takes no KV cache that the loop knows (neither cache"
-                " nor past_key_values); use an attention model"
-            )
-        self._cache_argument = names[0]
+        self._cache_argument = kv.argument(self.model)
         self._cache = kv.new_cache(self.model)
         self.can_join, self.can_leave = kv.can_join(self._cache), kv.can_leave(self._cache)
         self._prefixes = kv.Prefixes(self.model) if share_prefixes and self.can_join else None
@@ -71,6 +62,15 @@ class CachedBatch:
 
     def __len__(self) -> int:
         return len(self._tokens)
+
+    @property
+    def slots(self) -> int:
+        """Slots that each row takes."""
+        return self._mask.shape[1]
+
+    def slots_of(self, rows: int) -> int:
+        """Slots that each of the first so many rows would take without the others."""
+        return self.slots if rows == len(self) else self.slots - self._unused(self._mask[:rows])
 
     def add(self, prompts: Sequence[Sequence[int]]) -> torch.Tensor:
         """Add rows below those there are.
@@ -118,10 +118,14 @@ class CachedBatch:
         self._tokens = [self._tokens[row] for row in rows]
         index = torch.tensor(rows, dtype=torch.long)
         self._mask = self._mask[index]
-        first = int(self._mask.any(0).to(torch.uint8).argmax()) if self.can_join else 0
+        first = self._unused(self._mask)
         self._mask = self._mask[:, first:]
         kv.select(self._cache, index.to(self.device), first)
         return None
+
+    def _unused(self, mask: torch.Tensor) -> int:
+        """Slots on the left that none of these rows uses, and that can be dropped."""
+        return int(mask.any(0).to(torch.uint8).argmax()) if self.can_join else 0
 
     @property
     def holds_beginnings(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -76,6 +77,22 @@ def new_cache(model: Any) -> DynamicCache:
     if not cache.layers:
         cache.layer_class_to_replicate = RoomyLayer
     return cache
+
+
+def argument(model: Any) -> str:
+    """What the model's forward calls its cache: transformers 5.24 renamed it.
+
+    Raises:
+        ValueError: it takes none that the loop knows.
+    """
+    forward = inspect.signature(model.forward).parameters
+    for name in ("cache", "past_key_values"):
+        if name in forward:
+            return name
+    raise ValueError(
+        f"{type(model).__name__} takes no KV cache that the loop knows (neither cache nor"
+        " past_key_values); use an attention model"
+    )
 
 
 def can_join(cache: DynamicCache) -> bool:

@@ -30,10 +30,12 @@ from kernels.masked_sample import Sample, masked_sample
 from sampler.batch import CachedBatch
 from sampler.budget import Budget
 from sampler.columns import Columns
+from sampler.fits import check_fits
 from sampler.forced import step_width
 from sampler.head import Head, to_device
 from sampler.params import Completion, Live, Request
 from sampler.penalties import penalised
+from sampler.room import joining, staying
 from sampler.row import Row
 from sampler.trace import Trace
 
@@ -84,6 +86,7 @@ class Counts:
         jumped: tokens of forced text that were put in, also in place of one that had been drawn.
         hurried: of those drawn, how many anew, to end within the budget.
         lost: rows that were to end within it, and at some time had no way known that fits.
+        preempted: times that a row had to wait again for room in the cache.
         seconds: spent in "prompt" (the body, over prompts of rows that join), "forward" (the body,
             over what rows append), "head", "sampling" and "grammar". On a GPU these are the times
             it takes to launch the work, all but the last wait, in "sampling".
@@ -95,6 +98,7 @@ class Counts:
     jumped: int = 0
     hurried: int = 0
     lost: int = 0
+    preempted: int = 0
     seconds: dict[str, float] = field(
         default_factory=lambda: dict.fromkeys(
             ("prompt", "forward", "head", "sampling", "grammar"), 0.0
@@ -128,6 +132,9 @@ class Decoder:
             rows with top_logprobs, stop texts or finish_in_budget, which are decoded as ever: the
             tokenizer's split may be longer than the one with which a row would just have ended.
         share_prefixes: compute what prompts begin with in common once.
+        max_cache_tokens: slots of the KV cache that the rows may take together, or None. Rows are
+            as long as the longest; those that joined last wait while there is no room, and are
+            then decoded on. Beside them are the beginnings of up to four prompts.
 
     Attributes:
         head, batch, counts: the model's head, its rows (with counts of their own), what was done.
@@ -146,6 +153,7 @@ class Decoder:
         forced_runs: bool = True,
         jump_forward: bool = False,
         share_prefixes: bool = True,
+        max_cache_tokens: int | None = None,
     ) -> None:
         if jump_forward and (trace or not forced_runs):
             raise ValueError(
@@ -156,6 +164,9 @@ class Decoder:
             raise ValueError("stop_token_ids must name at least one id, got none")
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        if max_cache_tokens is not None and max_cache_tokens < 1:
+            raise ValueError(f"max_cache_tokens must be at least 1, got {max_cache_tokens}")
+        self.max_cache_tokens = max_cache_tokens
         self.batch_size, self.trace, self.impl = batch_size, trace, impl
         self.forced_runs, self.jump_forward = forced_runs and not trace, jump_forward
         self.head = Head(model, masked=masked_head)
@@ -192,9 +203,10 @@ class Decoder:
         """Let a request wait for a place in the batch.
 
         Raises:
-            ValueError: its prompt or grammar does not fit the model; `name` is what it is called.
+            ValueError: its prompt or grammar does not fit the model, or the cache not all of it;
+                `name` is what it is called.
         """
-        _check(request, name, self.head.vocab_size, self.stops)
+        check_fits(request, name, self.head.vocab_size, self.stops, self.max_cache_tokens)
         if not self.busy:
             # Where memory ran out: what did not fit is gone.
             self.batch_size = self._most_rows
@@ -266,14 +278,32 @@ class Decoder:
 
     def _advance(self) -> None:
         """Feed the rows what they have not read; those with much of it may keep some."""
-        if not self._rows:
-            return
-        width = step_width(
+        self._make_room()
+        if self._rows:
+            width = self._width()
+            self._states = self.batch.step([row.read(width) for row in self._rows])
+
+    def _width(self) -> int:
+        """Tokens that each row may read in the next forward."""
+        return step_width(
             [len(row.unread) for row in self._rows],
             device=self.batch.device.type,
             can_pad=self.batch.can_join,
         )
-        self._states = self.batch.step([row.read(width) for row in self._rows])
+
+    def _make_room(self) -> None:
+        """Let rows wait again that the cache has no room for, the last to have joined first."""
+        while self._rows:
+            rows, most = len(self._rows), self.max_cache_tokens
+            stay = staying(most, rows, self.batch.slots_of, self._width())
+            if stay == rows:
+                return
+            out = self._rows[stay:]
+            for row in out:
+                row.cut(row.position)
+            self._keep(list(range(stay)))
+            self._waiting.extendleft(reversed(out))
+            self.counts.preempted += len(out)
 
     def _admit(self) -> None:
         """Let waiting requests join while there is room."""
@@ -281,6 +311,11 @@ class Decoder:
         if not self._waiting or room <= 0 or (self._rows and not self.batch.can_join):
             return
         new = list(islice(self._waiting, room))
+        lengths = [len(row.history) for row in new]
+        slots = self.batch.slots if self._rows else 0
+        new = new[: joining(self.max_cache_tokens, len(self._rows), slots, lengths)]
+        if not new:
+            return
         for row in new:
             row.begin()
         states = self.batch.add([row.history for row in new])
@@ -449,30 +484,3 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
         "can't allocate memory" in str(error)
     )
-
-
-def _check(request: Request, name: str, width: int, stops: frozenset[int]) -> None:
-    if max(request.prompt) >= width or min(request.prompt) < 0:
-        raise ValueError(
-            f"prompt of {name} has ids outside [0, {width:,}), the width of the model's logits;"
-            " tokenize it with the model's own tokenizer"
-        )
-    outside = [token for token in request.params.logit_bias if not 0 <= token < width]
-    if outside:
-        raise ValueError(
-            f"logit_bias of {name} names token {outside[0]:,}, outside [0, {width:,}), the width of"
-            " the model's logits; take ids of the model's own tokenizer"
-        )
-    if request.grammar is None:
-        return
-    info = request.grammar.tokenizer_info
-    if info.vocab_size != width:
-        raise ValueError(
-            f"grammar of {name} covers {info.vocab_size:,} tokens but the model's logits have"
-            f" {width:,}; compile it with vocab_size={width}"
-        )
-    if not stops >= set(info.stop_token_ids):
-        raise ValueError(
-            f"grammar of {name} ends with tokens {sorted(info.stop_token_ids)} but the loop stops"
-            f" at {sorted(stops)}; give both the same stop_token_ids"
-        )

@@ -286,3 +286,46 @@ def test_a_client_that_stops_reading_is_one_that_has_left(chat):
                 await asyncio.sleep(0.05)
 
     asyncio.run(main())
+
+
+def test_a_request_must_fit_the_cache(chat):
+    async def answers():
+        async with serving(chat, cache_tokens=300) as (_, app):
+            return [await ask(app, {**HELLO, "max_tokens": n}) for n in (4, 299)]
+
+    (fits, _), (too_long, text) = asyncio.run(answers())
+    assert (fits, too_long) == (200, 400)
+    error = json.loads(text)["error"]
+    assert "and max_tokens is 299, but this server's cache is 300" in error["message"]
+    assert (error["code"], error["param"]) == ("context_length_exceeded", "max_tokens")
+
+
+def test_a_small_cache_makes_rows_wait_and_changes_no_answer(chat, monkeypatch):
+    """And what a stream has sent of a row that waits again is not sent anew."""
+    monkeypatch.setattr("sampler.room.HEADROOM", 4)
+    bodies = [
+        {**HELLO, "seed": n, "max_tokens": 60, "stream": n % 2 == 1, "ignored": n}
+        for n in range(12)
+    ]
+
+    async def answers(**limits):
+        async with serving(chat, **limits) as (service, app):
+            texts = await asyncio.gather(*(ask(app, body) for body in bodies))
+            preempted = service.metrics.registry.get_sample_value(
+                "masked_sampling_preempted_rows_total"
+            )
+            return [said(text) for _, text in texts], preempted
+
+    roomy, none = asyncio.run(answers())
+    tight, some = asyncio.run(answers(cache_tokens=150))
+    assert none == 0 < some
+    # The model's sums depend on the rows beside; a near-tie may fall either way.
+    assert sum(one != other for one, other in zip(tight, roomy, strict=True)) <= 1
+
+
+def said(text):
+    """The content of an answer, whole or streamed."""
+    if not text.startswith("data:"):
+        return json.loads(text)["choices"][0]["message"]["content"]
+    events = [json.loads(line[6:]) for line in text.split("\n\n") if line.startswith("data: {")]
+    return "".join(c["delta"].get("content") or "" for e in events for c in e["choices"])

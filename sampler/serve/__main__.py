@@ -75,6 +75,11 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument_group("limits").add_argument
     add("--max-batch-size", type=int, default=16, help="rows decoded together (default: 16)")
+    add(
+        "--max-cache-tokens",
+        type=int,
+        help="of the KV cache, over all rows (default: what half of the free memory holds)",
+    )
     add("--max-queue", type=int, default=256, help="rows that may wait beyond them (default: 256)")
     add("--max-body-bytes", type=int, default=8 * 2**20, help="of a request (default: 8 MiB)")
     add("--max-tools", type=int, default=512, help="in a request (default: 512)")
@@ -128,10 +133,15 @@ def _serve(args: argparse.Namespace) -> int:
         tools=args.max_tools,
         schema_bytes=args.max_schema_bytes,
         tokens=args.max_tokens_limit,
+        cache_tokens=args.max_cache_tokens,
         prepare_seconds=args.max_prepare_seconds,
     )
+    chat = _chat(args)
+    limits = limits.fitted(chat.loaded.model)
+    if limits.cache_tokens is not None:
+        print(f"serve: the cache holds {limits.cache_tokens:,} tokens", file=sys.stderr)
     service = Service(
-        _chat(args), limits, name=args.served_model_name, finish_in_budget=args.finish_in_budget
+        chat, limits, name=args.served_model_name, finish_in_budget=args.finish_in_budget
     )
     api_key = args.api_key or os.environ.get(_KEY)
     if not api_key and args.host not in ("127.0.0.1", "::1", "localhost"):

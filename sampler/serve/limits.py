@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,8 @@ class Limits:
         schema_bytes: of one schema, or one grammar, written as JSON.
         tokens: most `max_tokens`, and what a request has that does not say. The model's context
             bounds both as well.
+        cache_tokens: of the KV cache, that all rows may take together, or None; a prompt and its
+            `max_tokens` must fit. See `sampler.decoding.Decoder`.
         body_seconds: within which a body must have come; more is a 408.
         send_seconds: within which a client must take an event of a stream; one that does not has
             left.
@@ -33,6 +36,7 @@ class Limits:
     tools: int = 512
     schema_bytes: int = 2**20
     tokens: int = 32768
+    cache_tokens: int | None = None
     body_seconds: float = 30.0
     send_seconds: float = 60.0
     prepare_seconds: float = 20.0
@@ -41,8 +45,20 @@ class Limits:
         for field in fields(self):
             value, least = getattr(self, field.name), 0 if field.name == "queue" else 1
             # What is no number is not at least anything.
-            if not value >= least:
+            if value is not None and not value >= least:
                 raise ValueError(f"{field.name} must be at least {least}, got {value}")
+
+    def fitted(self, model: Any) -> Limits:
+        """The same, with `cache_tokens` set: to what half of the free memory holds, if to none.
+
+        The other half is for what a forward needs besides, and for beginnings that are kept.
+        """
+        from sampler.room import free_bytes, token_bytes
+
+        size = token_bytes(model)
+        if self.cache_tokens is not None or not size:
+            return self
+        return replace(self, cache_tokens=max(1, free_bytes(model.device) // 2 // size))
 
     @property
     def seats(self) -> int:

@@ -28,6 +28,9 @@ class Metrics:
         )
         self.redone_tokens = self._counter("redone_tokens", "Tokens that a guard threw away")
         self.redone_rows = self._counter("redone_rows", "Rows of which a guard threw some away")
+        self.preempted = self._counter(
+            "preempted_rows", "Times that a row had to wait again for room in the cache"
+        )
         self.restarts = self._counter("decoder_restarts", "Times that the running batch broke")
         self.running = self._gauge("running_rows", "Rows in the batch")
         self.waiting = self._gauge("waiting_rows", "Rows that wait for a place in it")

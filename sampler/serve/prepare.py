@@ -147,7 +147,7 @@ def prepare(
         # A stream has sent by then what the guard would have decoded again; a whole answer is to
         # say the same.
         prompt = replace(prompt, guard=prompt.guard.without_retries())
-    room = _room(chat, len(prompt.ids), wanted)
+    room = _room(chat, limits, len(prompt.ids), wanted)
     max_tokens = min(limits.tokens, room) if wanted is None else wanted
     params |= {"max_tokens": max_tokens, "finish_in_budget": finish_in_budget}
     seed = secrets.randbelow(_SEEDS) if request.seed is None else request.seed
@@ -218,19 +218,24 @@ def _chat_body(request: ChatRequest, body: Mapping[str, Any]) -> dict[str, Any]:
     return {**passed, "messages": request.messages}
 
 
-def _room(chat: Chat, prompt: int, wanted: int | None) -> int:
+def _room(chat: Chat, limits: Limits, prompt: int, wanted: int | None) -> int:
     """Tokens that fit behind the prompt."""
     config = chat.loaded.model.config.get_text_config()
-    context = getattr(config, "max_position_embeddings", None)
-    if context is None:
+    bounds = {
+        "the model's context": getattr(config, "max_position_embeddings", None),
+        "this server's cache": limits.cache_tokens,
+    }
+    known = {name: tokens for name, tokens in bounds.items() if tokens is not None}
+    if not known:
         return _SEEDS
-    if prompt + (wanted or 1) > context:
+    what, most = min(known.items(), key=lambda item: item[1])
+    if prompt + (wanted or 1) > most:
         asked = "" if wanted is None else f" and max_tokens is {wanted:,}"
         raise ApiError(
             400,
-            f"the prompt has {prompt:,} tokens{asked}, but the model's context is {context:,};"
-            " shorten the messages or lower max_tokens",
+            f"the prompt has {prompt:,} tokens{asked}, but {what} is {most:,}; shorten the"
+            " messages or lower max_tokens",
             param="messages" if wanted is None else "max_tokens",
             code="context_length_exceeded",
         )
-    return context - prompt
+    return most - prompt

@@ -66,6 +66,7 @@ class Service:
                 tokenizer=loaded.tokenizer,
                 stop_token_ids=loaded.stop_token_ids,
                 batch_size=limits.batch_size,
+                max_cache_tokens=limits.cache_tokens,
             ),
             self.metrics,
         )

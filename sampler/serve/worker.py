@@ -122,6 +122,7 @@ class Worker:
         if not self._decoder.busy and (self._suspects or self._held):
             self._next_suspect()
         if self._decoder.busy and not self._stopping:
+            before = self._decoder.counts.preempted
             try:
                 done = self._decoder.step()
                 live = list(self._decoder.live())
@@ -129,6 +130,7 @@ class Worker:
                 log.exception("a step of the decoder failed; its rows are decoded alone")
                 self._quarantine()
                 return
+            self._metrics.preempted.inc(self._decoder.counts.preempted - before)
             for completion in done:
                 self._end(completion)
             for row in live:
