@@ -11,6 +11,7 @@ from grammar.jump_forward import jump_forward
 from grammar.matcher import MatcherBatch
 from kernels import checks
 from kernels.masked_sample import Status
+from sampler.detokenizer import StopTexts
 from sampler.params import Completion, Live, Request
 from sampler.penalties import Penalties
 from sampler.trace import Trace
@@ -51,6 +52,7 @@ class Row:
         self.trace = Trace() if trace else None
         params = request.params
         self.penalties = Penalties(params, request.prompt) if params.penalised else None
+        self._stop_texts = StopTexts(params.stop, self._decode) if params.stop else None
         self.began: float | None = None
 
     @property
@@ -153,6 +155,9 @@ class Row:
             self.penalties.take_back(self.token_ids[position:])
         for column in (self.token_ids, self.logprobs, self.top_logprobs):
             del column[position:]
+        if self._stop_texts:
+            self._stop_texts = StopTexts(self.request.params.stop, self._decode)
+            self._stop_texts.reached(self.token_ids)
         for positions in (self.forced, self.jumped, self.hurried):
             positions[:] = [at for at in positions if at < position]
         self.finish_reason = self.stop = self.text = None
@@ -169,7 +174,8 @@ class Row:
             self.penalties.add(token)
         self.unread.append(token)
         self.logprobs.append(logprob)
-        if self.request.params.stop and self._reached_stop_text():
+        reached = self._stop_texts is not None and self._stop_texts.reached([token])
+        if reached and self._end_at_stop_text():
             return
         if self.budget <= 0:
             self._end("length")
@@ -182,14 +188,15 @@ class Row:
         self.finish_reason, self.stop, self.error = reason, stop, error
 
     def _dead_end(self) -> str:
+        text = self._decode(self.token_ids)
         return (
             "the grammar dead-ends: it allows no token with a finite logit after"
-            f" {self._decode()[-80:]!r} (token ids {self.token_ids[-24:]}, of {self.position}); a"
+            f" {text[-80:]!r} (token ids {self.token_ids[-24:]}, of {self.position}); a"
             " sound grammar cannot, so please report it with the grammar"
         )
 
-    def _reached_stop_text(self) -> bool:
-        text = self._decode()
+    def _end_at_stop_text(self) -> bool:
+        text = self._decode(self.token_ids)
         found = [(text.find(stop), stop) for stop in self.request.params.stop if stop in text]
         if found:
             at, stop = min(found)
@@ -197,9 +204,9 @@ class Row:
             self._end("stop", stop=stop)
         return bool(found)
 
-    def _decode(self) -> str:
+    def _decode(self, token_ids: Sequence[int]) -> str:
         return self.tokenizer.decode(
-            self.token_ids, skip_special_tokens=False, clean_up_tokenization_spaces=False
+            list(token_ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
         )
 
     def live(self) -> Live:
@@ -214,7 +221,7 @@ class Row:
         return Completion(
             key=self.request.key,
             token_ids=tuple(self.token_ids),
-            text=self._decode() if self.text is None else self.text,
+            text=self._decode(self.token_ids) if self.text is None else self.text,
             finish_reason=self.finish_reason,
             prompt_tokens=len(self.request.prompt),
             steps=self.position,
