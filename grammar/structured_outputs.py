@@ -50,6 +50,8 @@ LONGEST_GRAMMAR, MOST_RULES = 2**18, 2_000
 """Characters of a grammar, and its rules: a chain of 10,000 stopped every thread for 2.4 s."""
 MOST_CHOICES = 5_000
 """Texts to choose from, and formats in a structural tag."""
+LONGEST_REMEMBERED = 2**15
+"""Characters of a schema beyond which what was made of it is not kept: 512 are."""
 
 
 @dataclass(frozen=True)
@@ -333,10 +335,16 @@ def tightest(schema: str, options: Options, max_whitespace_cnt: int) -> Prepared
     return ruled if ruled.verdict in ("exact", "rewritten") else prepared
 
 
-@functools.lru_cache(maxsize=512)
 def prepared_schema(schema: str, options: Options) -> Prepared:
-    """``grammar.schema.prepare`` of a schema as JSON, with a memory."""
+    """``grammar.schema.prepare`` of a schema as JSON; one of no great size is remembered."""
+    return (_remembered if len(schema) <= LONGEST_REMEMBERED else _prepared)(schema, options)
+
+
+def _prepared(schema: str, options: Options) -> Prepared:
     return prepare(json.loads(schema), options=options)
+
+
+_remembered = functools.lru_cache(maxsize=512)(_prepared)
 
 
 def short(value: Any) -> str:

@@ -48,7 +48,7 @@ def tools(*names):
 
 
 def forget():
-    structured_outputs.prepared_schema.cache_clear()
+    structured_outputs._remembered.cache_clear()
     for module in (automaton, language):
         for value in vars(module).values():
             if hasattr(value, "cache_clear"):

@@ -1,5 +1,6 @@
 """Languages of strings and of numerals in ``grammar.schema``, against ``re`` and arithmetic."""
 
+import gc
 import itertools
 import json
 import random
@@ -133,6 +134,17 @@ def test_an_automaton_that_grows_is_given_up():
     held = language.of_pattern("a.{40}b.{40}$") & language.of_pattern("(a|b)*c.{30}")
     with pytest.raises(TooMuch):
         language.tree_of(held)
+
+
+def test_what_is_given_up_is_not_kept():
+    """That it was is remembered; an error would keep the frames that it came through."""
+    held = language.of_pattern("a.{40}b.{40}$") & language.of_pattern("(a|b)*c.{31}")
+    for _ in range(3):
+        with pytest.raises(TooMuch, match="intersection of patterns"):
+            language.tree_of(held)
+    gc.collect()
+    kept = [thing.__traceback__ for thing in gc.get_objects() if issubclass(type(thing), TooMuch)]
+    assert not any(kept)
 
 
 def grammar_of(body):

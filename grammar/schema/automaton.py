@@ -115,7 +115,7 @@ class _Nfa:
         return found
 
 
-@functools.lru_cache(1000)
+@functools.lru_cache(256)
 def _nfa_of(tree: Any) -> tuple["_Nfa", int, list[frozenset[int]]] | None:
     nfa = _Nfa()
     try:

@@ -11,6 +11,9 @@ from grammar.schema.hashing import hashed_once
 from grammar.schema.limits import OutOfMoves, TooMuch
 from grammar.schema.regex import ANY_CHAR, Alt, Chars, Repeat, Seq
 
+_KEPT = 256
+"""Languages whose automata, or trees, are remembered: more than a schema has."""
+
 
 @hashed_once
 @dataclass(frozen=True)
@@ -125,21 +128,22 @@ def without_texts(texts: Sequence[str]) -> Language:
 
 
 def _dfa(language: Language) -> Dfa:
-    found = _dfa_or_error(language)
-    if isinstance(found, TooMuch):
-        raise found
+    found = _dfa_or_reason(language)
+    if isinstance(found, str):
+        raise TooMuch(found)
     return found
 
 
-@functools.lru_cache(1000)
-def _dfa_or_error(language: Language) -> Dfa | TooMuch:
+@functools.lru_cache(_KEPT)
+def _dfa_or_reason(language: Language) -> Dfa | str:
     try:
         return _build(language)
     except OutOfMoves:
         # Not to be remembered: it says nothing about the language.
         raise
     except TooMuch as error:
-        return error
+        # Not the error itself: it would keep all that was built before it gave up.
+        return str(error)
 
 
 def _build(language: Language) -> Dfa:
@@ -149,7 +153,7 @@ def _build(language: Language) -> Dfa:
     return intersection(wanted, list(language.never))
 
 
-@functools.lru_cache(1000)
+@functools.lru_cache(_KEPT)
 def tree_of(language: Language) -> Any:
     """One tree for the whole language.
 
