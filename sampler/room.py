@@ -8,6 +8,7 @@ is lost: those that joined last are decoded on later, from the tokens they have 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,6 +20,8 @@ HEADROOM = 128
 AT_ONCE = 16_384
 """Slots of prompts that are read in one forward, beyond the first: what a forward needs besides the
 cache grows with them, and a mask with their length as well."""
+
+_CGROUP = Path("/sys/fs/cgroup")
 
 
 def joining(most: int | None, rows: int, slots: int, waiting: Sequence[int]) -> int:
@@ -59,12 +62,18 @@ def staying(most: int | None, rows: int, slots: Callable[[int], int], width: int
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory that is free on a GPU, or available to processes."""
+    """Memory that is free on a GPU, or available to this process: a container may have less."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     import psutil
 
-    return psutil.virtual_memory().available
+    available = psutil.virtual_memory().available
+    try:
+        most, used = (int((_CGROUP / f"memory.{name}").read_text()) for name in ("max", "current"))
+    except (OSError, ValueError):
+        # No such group, or "max": no bound.
+        return available
+    return max(0, min(available, most - used))
 
 
 @torch.inference_mode()

@@ -83,6 +83,18 @@ def test_half_of_the_free_memory_is_the_caches(monkeypatch):
         Limits(cache_tokens=0)
 
 
+def test_a_container_may_have_less_memory_than_the_machine(monkeypatch, tmp_path):
+    monkeypatch.setattr(room, "_CGROUP", tmp_path)
+    cpu = torch.device("cpu")
+    machine = room.free_bytes(cpu)
+    assert machine > 10**7
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "memory.current").write_text("7000000\n")
+    assert room.free_bytes(cpu) > 10**7
+    (tmp_path / "memory.max").write_text("9000000\n")
+    assert room.free_bytes(cpu) == 2_000_000
+
+
 @pytest.fixture
 def held(monkeypatch):
     """The most slots that the cache's tensors have had, over all rows."""
