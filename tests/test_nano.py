@@ -189,6 +189,33 @@ def test_the_template_shows_tools_calls_and_results(tokenizer):
     )
 
 
+@pytest.mark.parametrize(
+    ("schema", "shown"),
+    [
+        ({"type": "array"}, "array"),
+        (
+            {"type": "array", "contains": {"type": "null"}},
+            '{"type": "array", "contains": {"type": "null"}}',
+        ),
+        ({"type": "array", "items": True}, "[true]"),
+        ({"type": ["array", "null"]}, '{"type": ["array", "null"]}'),
+        ({"type": "object"}, "object"),
+        ({"type": "object", "properties": {"keys": {"type": "null"}}}, "{keys?:null}"),
+        ({}, "{}"),
+        (False, "false"),
+    ],
+)
+def test_the_template_shows_any_schema(tokenizer, schema, shown):
+    """Also where Jinja would take a keyword that is not there for a method of the dictionary."""
+    tool = {"name": "f", "parameters": {"type": "object", "properties": {"x": schema}}}
+    text = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "Hi"}],
+        tools=[{"type": "function", "function": tool}],
+        tokenize=False,
+    )
+    assert f"f(x?:{shown})<|im_end|>" in text
+
+
 @pytest.mark.parametrize("text", ["Hello,  world!\n\t", "naïve 上海 😀", '{"a": "b", "c": [1, 2]}'])
 def test_the_tokenizer_gives_back_what_it_takes(tokenizer, text):
     ids = tokenizer(text, add_special_tokens=False).input_ids

@@ -329,3 +329,33 @@ def said(text):
         return json.loads(text)["choices"][0]["message"]["content"]
     events = [json.loads(line[6:]) for line in text.split("\n\n") if line.startswith("data: {")]
     return "".join(c["delta"].get("content") or "" for e in events for c in e["choices"])
+
+
+def test_a_stream_that_has_nothing_to_say_says_so(chat):
+    """A guarded call is sent when it is whole; until then comments keep the connection open."""
+    body = {**HELLO, "stream": True, "max_tokens": 200, "tool_choice": "required"}
+    body["tools"] = [
+        tool("get_weather", properties={"x": {"type": "array", "contains": {"type": "number"}}})
+    ]
+
+    async def main():
+        async with serving(chat) as (_, app):
+            quiet = await ask(app, body)
+        async with serving(chat, ping_seconds=0.01) as (_, app):
+            return quiet, await ask(app, body)
+
+    (_, quiet), (status, pinged) = asyncio.run(main())
+    assert status == 200
+    assert ": still at it" not in quiet
+    assert ": still at it\n\n" in pinged
+    events = [event for event in pinged.split("\n\n") if event and not event.startswith(":")]
+    assert events[-1] == "data: [DONE]"
+    assert calls(events) == calls(quiet.split("\n\n"))
+
+
+def calls(events):
+    """Arguments of the calls in events, put together."""
+    parts = [json.loads(event[6:]) for event in events if event.startswith("data: {")]
+    found = [c for p in parts for one in p["choices"] for c in one["delta"].get("tool_calls") or []]
+    assert found
+    return "".join(call["function"].get("arguments", "") for call in found)

@@ -14,6 +14,7 @@ from starlette.requests import ClientDisconnect
 
 from sampler.serve.errors import ApiError, install_handlers
 from sampler.serve.service import Gone, Seat, Service, while_connected
+from sampler.serve.stream import with_pings
 
 _DRAINED = 8
 """Times the size that a body may have: how much of one is read that will be refused."""
@@ -73,9 +74,8 @@ async def _chat_completions(service: Service, seat: Seat, http: Request) -> Resp
         seat.take(request.choices)
         job = await while_connected(http.receive, service.prepare(request, body))
         if request.stream:
-            stream = EventStream(
-                service.stream(job), job.headers, seat, service.limits.send_seconds
-            )
+            events = with_pings(service.stream(job), service.limits.ping_seconds)
+            stream = EventStream(events, job.headers, seat, service.limits.send_seconds)
             streamed = True
             return stream
         answer, headers = await while_connected(http.receive, service.answer(job))

@@ -21,13 +21,15 @@ class Limits:
         cache_tokens: of the KV cache, that all rows may take together, or None; a prompt and its
             `max_tokens` must fit. See `sampler.decoding.Decoder`.
         body_seconds: within which a body must have come; more is a 408.
+        ping_seconds: after which a stream that has nothing to say sends a comment: proxies close
+            what is silent, and a call may be long.
         send_seconds: within which a client must take an event of a stream; one that does not has
             left.
         prepare_seconds: for the schemas, patterns and grammars of one request, once it is its turn;
             more is a 400.
 
     Raises:
-        ValueError: one of them is below 1 (`queue`: below 0).
+        ValueError: one of them is below 1 (`queue`: below 0; seconds: not above 0).
     """
 
     batch_size: int = 16
@@ -38,14 +40,18 @@ class Limits:
     tokens: int = 32768
     cache_tokens: int | None = None
     body_seconds: float = 30.0
+    ping_seconds: float = 15.0
     send_seconds: float = 60.0
     prepare_seconds: float = 20.0
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value, least = getattr(self, field.name), 0 if field.name == "queue" else 1
-            # What is no number is not at least anything.
-            if value is not None and not value >= least:
+            # What is no number is neither above nor at least anything.
+            if field.name.endswith("seconds"):
+                if not value > 0:
+                    raise ValueError(f"{field.name} must be above 0, got {value}")
+            elif value is not None and not value >= least:
                 raise ValueError(f"{field.name} must be at least {least}, got {value}")
 
     def fitted(self, model: Any) -> Limits:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
@@ -24,6 +25,9 @@ from sampler.serve.reader import Reader
 from sampler.serve.worker import Progress
 
 DONE = b"data: [DONE]\n\n"
+PING = b": still at it\n\n"
+"""A comment, which clients pass over. https://html.spec.whatwg.org advises one every 15 s or so
+(section 9.2.7), against proxies that close silent connections."""
 _HALF = "\ufffd"
 
 
@@ -176,6 +180,24 @@ async def events(
         log.exception("a stream failed")
         yield event(internal().body)
     yield DONE
+
+
+async def with_pings(events: AsyncIterator[bytes], seconds: float) -> AsyncIterator[bytes]:
+    """The same events, and a `PING` whenever none has come for so long."""
+    async with aclosing(events):
+        while True:
+            coming = asyncio.ensure_future(anext(events, None))
+            try:
+                while not (await asyncio.wait([coming], timeout=seconds))[0]:
+                    yield PING
+                found = coming.result()
+            finally:
+                # An iterator cannot be closed while it is waited for.
+                coming.cancel()
+                await asyncio.wait([coming])
+            if found is None:
+                return
+            yield found
 
 
 def event(value: Mapping[str, Any]) -> bytes:
