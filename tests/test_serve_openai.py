@@ -118,6 +118,27 @@ def test_the_shape_of_a_stream(client):
     assert not any("usage" in chunk for chunk in without)
 
 
+@pytest.mark.parametrize("fields", [{"tools": TOOLS}, {"stop": ["e"]}, {"max_tokens": 9}])
+def test_every_chunk_has_the_usage_so_far_where_that_is_asked_for(client, fields):
+    def usages(**options):
+        options = {"include_usage": True, "continuous_usage_stats": True, **options}
+        return stream(client, seed=2, n=2, logprobs=True, stream_options=options, **fields)
+
+    *chunks, last = usages()
+    told = {0: 0, 1: 0}
+    for chunk in chunks:
+        (part,), usage = chunk["choices"], chunk["usage"]
+        # A token has one entry of log-probabilities, sent with the chunk that it led to.
+        told[part["index"]] += len((part["logprobs"] or {}).get("content") or [])
+        if not part["finish_reason"]:
+            assert usage["completion_tokens"] == told[part["index"]]
+        assert usage["prompt_tokens"] == last["usage"]["prompt_tokens"]
+        assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
+    ends = [c["usage"]["completion_tokens"] for c in chunks if c["choices"][0]["finish_reason"]]
+    assert sum(ends) == last["usage"]["completion_tokens"]
+    assert not any("usage" in chunk for chunk in usages(include_usage=False))
+
+
 def test_the_clients_own_stream_helper_agrees(client):
     with client.chat.completions.stream(
         model="nano", messages=ASK, tools=TOOLS, seed=3, max_tokens=200

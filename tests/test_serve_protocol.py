@@ -99,7 +99,14 @@ def test_a_field_that_would_change_the_sample_is_never_ignored(fields):
 
 def test_such_a_field_that_asks_for_nothing_is_fine():
     request, _ = read_request(
-        body(best_of=1, use_beam_search=False, length_penalty=1.0, min_tokens=0, stop_token_ids=[])
+        body(
+            best_of=1,
+            use_beam_search=False,
+            length_penalty=1.0,
+            min_tokens=0,
+            stop_token_ids=[],
+            top_logprobs=0,
+        )
     )
     assert request.choices == 1
 
@@ -229,10 +236,34 @@ def test_limits_hold(chat):
     assert prepared(chat).params[0].max_tokens == room
 
 
-def test_switches_of_the_template_come_by_three_names(chat):
-    request, raw = read_request(
-        body(thinking={"type": "disabled"}, reasoning_effort="low", chat_template_kwargs={"x": 1})
-    )
+@pytest.mark.parametrize(
+    ("fields", "variables"),
+    [
+        (
+            {
+                "thinking": {"type": "disabled"},
+                "reasoning_effort": "low",
+                "chat_template_kwargs": {"x": 1},
+            },
+            {"x": 1, "thinking": False, "reasoning_effort": "low"},
+        ),
+        # What Kimi-Vendor-Verifier sends to Moonshot's service, and to open models in its stead.
+        (
+            {"thinking": {"type": "enabled", "keep": "all", "effort": "max"}},
+            {"thinking": True, "preserve_thinking": True, "thinking_effort": "max"},
+        ),
+        ({"thinking": {"type": "enabled", "keep": None}}, {"thinking": True}),
+        (
+            {
+                "thinking": {"type": "enabled", "effort": "max"},
+                "chat_template_kwargs": {"thinking": False, "thinking_effort": "low"},
+            },
+            {"thinking": False, "thinking_effort": "low"},
+        ),
+    ],
+)
+def test_switches_of_the_template_come_by_three_names(chat, fields, variables):
+    request, raw = read_request(body(**fields))
     seen = {}
 
     class Asked(Exception):
@@ -247,4 +278,4 @@ def test_switches_of_the_template_come_by_three_names(chat):
 
     with pytest.raises(Asked):
         prepare(Spy(), Limits(), request, raw)
-    assert seen["chat_template_kwargs"] == {"x": 1, "thinking": False, "reasoning_effort": "low"}
+    assert seen["chat_template_kwargs"] == variables

@@ -79,8 +79,12 @@ def endings(completion: Completion, parsed: Parsed) -> dict[str, Any]:
 
 def usage(completions: Sequence[Completion]) -> dict[str, int]:
     """Tokens of the prompt, once, and of all choices; stop tokens count."""
-    prompt = completions[0].prompt_tokens
     generated = sum(completion.steps for completion in completions)
+    return usage_so_far(completions[0].prompt_tokens, generated)
+
+
+def usage_so_far(prompt: int, generated: int) -> dict[str, int]:
+    """Tokens of the prompt, and of what has been generated."""
     return {
         "prompt_tokens": prompt,
         "completion_tokens": generated,

@@ -210,7 +210,12 @@ def _chat_body(request: ChatRequest, body: Mapping[str, Any]) -> dict[str, Any]:
     passed = {name: body[name] for name in _PASSED_ON if body.get(name) is not None}
     variables = dict(request.chat_template_kwargs or {})
     if request.thinking is not None:
+        # The names that Kimi's own open models have for them.
         variables.setdefault("thinking", request.thinking.type == "enabled")
+        if request.thinking.effort is not None:
+            variables.setdefault("thinking_effort", request.thinking.effort)
+        if request.thinking.keep is not None:
+            variables.setdefault("preserve_thinking", True)
     if request.reasoning_effort is not None:
         variables.setdefault("reasoning_effort", request.reasoning_effort)
     if variables:

@@ -92,15 +92,18 @@ class _Model(BaseModel):
 
 
 class StreamOptions(_Model):
-    """OpenAI's ``stream_options``."""
+    """OpenAI's ``stream_options``, and vLLM's field of it."""
 
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
 
 
 class Thinking(_Model):
-    """Kimi's switch."""
+    """Kimi's switch: whether to think, how hard, and whether to keep the thoughts of old turns."""
 
     type: Literal["enabled", "disabled"]
+    effort: str | None = None
+    keep: Literal["all"] | None = None
 
 
 class ChatRequest(_Model):
@@ -136,7 +139,7 @@ class ChatRequest(_Model):
 
     @model_validator(mode="after")
     def _together(self) -> ChatRequest:
-        if self.top_logprobs is not None and not self.logprobs:
+        if self.top_logprobs and not self.logprobs:
             raise ValueError("top_logprobs needs logprobs to be true")
         if self.stream_options is not None and not self.stream:
             raise ValueError("stream_options needs stream to be true")
@@ -151,6 +154,11 @@ class ChatRequest(_Model):
     def include_usage(self) -> bool:
         """Whether a stream ends with a chunk that has the usage and no choices."""
         return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    @property
+    def usage_so_far(self) -> bool:
+        """Whether every other chunk has it, too, as far as its choice has come."""
+        return self.include_usage and bool(self.stream_options.continuous_usage_stats)
 
 
 def read_request(raw: bytes) -> tuple[ChatRequest, dict[str, Any]]:

@@ -17,6 +17,7 @@ from sampler.serve.answers import (
     endings,
     finish_reason,
     usage,
+    usage_so_far,
     with_own_id,
 )
 from sampler.serve.errors import ApiError, internal, log
@@ -92,6 +93,11 @@ class ChoiceStream:
         self._entries: list[dict[str, Any]] = []
         self._told = 0
 
+    @property
+    def generated(self) -> int:
+        """Tokens so far; the stop token counts once it has come."""
+        return self._told if self.completion is None else self.completion.steps
+
     def start(self) -> dict[str, Any]:
         """The first chunk of a choice: its role."""
         return self._part({"role": "assistant", "content": ""})
@@ -156,22 +162,26 @@ async def events(
         head: what every chunk has: id, object, created, model.
         news: of the rows, with the index of the choice; it ends with the last of them.
     """
-    choices = [ChoiceStream(i, job, reader) for i in range(job.request.choices)]
-    last = {"usage": None} if job.request.include_usage else {}
+    request, prompt = job.request, len(job.prompt.ids)
+    choices = [ChoiceStream(i, job, reader) for i in range(request.choices)]
 
-    def chunk(*parts: dict[str, Any]) -> bytes:
-        return event({**head, "choices": list(parts), **last})
+    def chunk(one: ChoiceStream, part: dict[str, Any]) -> bytes:
+        whole = {**head, "choices": [part]}
+        if request.include_usage:
+            now = usage_so_far(prompt, one.generated) if request.usage_so_far else None
+            whole["usage"] = now
+        return event(whole)
 
     try:
         for one in choices:
-            yield chunk(one.start())
+            yield chunk(one, one.start())
         async with aclosing(news):
             async for index, item in news:
                 follow = choices[index]
                 ended = isinstance(item, Completion)
                 for part in follow.finish(item) if ended else follow.progress(item):
-                    yield chunk(part)
-        if job.request.include_usage:
+                    yield chunk(follow, part)
+        if request.include_usage:
             total = usage([one.completion for one in choices])
             yield event({**head, "choices": [], "usage": total})
     except ApiError as error:
