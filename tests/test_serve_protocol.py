@@ -191,7 +191,7 @@ def test_parameters_reach_the_loop(chat):
         ({"presence_penalty": 3}, "presence_penalty", "[-2, 2]"),
         ({"logit_bias": {"5": 101}}, "logit_bias", "[-100, 100]"),
         ({"logit_bias": {"9999999": 1}}, "logit_bias", "9999999"),
-        ({"max_tokens": 40_000}, "max_tokens", "32,768"),
+        ({"max_tokens": 140_000}, "max_tokens", "131,072"),
         ({"max_tokens": 2048}, "max_tokens", "context is 2,048"),
         ({"messages": []}, "messages", "at least one"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages", "text"),

@@ -83,7 +83,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--max-queue", type=int, default=256, help="rows that may wait beyond them (default: 256)")
     add("--max-body-bytes", type=int, default=8 * 2**20, help="of a request (default: 8 MiB)")
     add("--max-tools", type=int, default=512, help="in a request (default: 512)")
-    add("--max-tokens-limit", type=int, default=32768, help="most max_tokens (default: 32768)")
+    add("--max-tokens-limit", type=int, default=131_072, help="most max_tokens (default: 131072)")
     add("--max-schema-bytes", type=int, default=2**20, help="of one schema (default: 1 MiB)")
     add(
         "--max-prepare-seconds",

@@ -37,7 +37,7 @@ class Limits:
     body_bytes: int = 8 * 2**20
     tools: int = 512
     schema_bytes: int = 2**20
-    tokens: int = 32768
+    tokens: int = 131_072
     cache_tokens: int | None = None
     body_seconds: float = 30.0
     ping_seconds: float = 15.0
