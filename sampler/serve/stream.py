@@ -10,6 +10,7 @@ from typing import Any
 
 from grammar.formats import Delta, StreamParser
 from grammar.formats.message import open_suffix
+from sampler.detokenizer import Detokenizer
 from sampler.params import Completion
 from sampler.serve.answers import (
     TokenLogprobs,
@@ -29,7 +30,6 @@ DONE = b"data: [DONE]\n\n"
 PING = b": still at it\n\n"
 """A comment, which clients pass over. https://html.spec.whatwg.org advises one every 15 s or so
 (section 9.2.7), against proxies that close silent connections."""
-_HALF = "\ufffd"
 
 
 class TextStream:
@@ -41,23 +41,13 @@ class TextStream:
     """
 
     def __init__(self, decode: Callable[[Sequence[int]], str], stops: Sequence[str] = ()) -> None:
-        self._decode, self._stops = decode, stops
-        self._ids: list[int] = []
-        # Ids before `_start` are no longer looked at; the text of those before `_read` is known.
-        self._start = self._read = 0
+        self._pieces, self._stops = Detokenizer(decode), stops
         self._waiting = ""
         self._told = ""
 
     def add(self, ids: Sequence[int]) -> str:
         """The text that these tokens settle."""
-        self._ids += ids
-        known = self._decode(self._ids[self._start : self._read])
-        text = self._decode(self._ids[self._start :])
-        # A character whose bytes have not all come decodes to this one.
-        if text.endswith(_HALF) or len(text) <= len(known):
-            return ""
-        self._start, self._read = self._read, len(self._ids)
-        waiting = self._waiting + text[len(known) :]
+        waiting = self._waiting + self._pieces.add(ids)
         kept = len(waiting) - open_suffix(waiting, self._stops)
         self._waiting = waiting[kept:]
         return self._sent(waiting[:kept])
