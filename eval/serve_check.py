@@ -4,6 +4,9 @@ SCHEMAS holds .jsonl files, a JSON Schema a line. Each becomes the one property 
 arguments, tool_choice is required, and each is asked for twice: streamed and not. Any endpoint that
 speaks chat completions will do, such as python -m sampler.serve --structural-tag-schema strict.
 
+Answers are kept as they come, in OUTPUT.part. The same command goes on from there, if it was
+stopped, and asks again for what failed.
+
 With --throughput N the bundled requests are timed instead, N at a time, through a server that it
 starts and through the library, alternately, once both have been found to answer alike.
 """
@@ -14,12 +17,15 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
-MODES = ("plain", "streamed")
+MODES = {
+    "plain": {},
+    "streamed": {"stream": True, "stream_options": {"include_usage": True}},
+}
 OUTCOMES = ("valid", "invalid", "truncated", "refused", "failed")
 _TOOL = "submit"
 
@@ -70,6 +76,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _check(args: argparse.Namespace) -> int:
     from eval.provenance import provenance
+    from eval.serve_answers import Answers
     from eval.serve_client import Client
     from eval.walle import read_cases
 
@@ -83,20 +90,26 @@ def _check(args: argparse.Namespace) -> int:
     model = args.model or client.model()
     sampling = {"model": model, "temperature": args.temperature, "max_tokens": args.max_tokens}
     asked = [
-        (case, mode, {**sampling, **request_of(case.parameters), "seed": args.seed + n})
-        for n, case in enumerate(cases)
+        (case, mode, {**sampling, **request_of(case.parameters), **MODES[mode], "seed": seed})
+        for seed, case in enumerate(cases, args.seed)
         for mode in MODES
     ]
-
-    streamed = {"stream": True, "stream_options": {"include_usage": True}}
+    args.output.parent.mkdir(parents=True, exist_ok=True)
+    answers = Answers(args.output.with_name(f"{args.output.name}.part"), args.base_url)
+    if kept := sum(answers.get(body) is not None for *_, body in asked):
+        print(f"serve_check: {kept} answers are there from before", file=sys.stderr)
 
     def judge(job: tuple) -> dict[str, Any]:
         case, mode, body = job
-        answer = client.ask({**body, **streamed} if mode == "streamed" else body)
-        return {"case": case.name, "mode": mode, **judged(answer, case.parameters)}
+        row = answers.get(body)
+        if row is None:
+            row = judged(client.ask(body), case.parameters)
+            answers.put(body, row)
+        return {"case": case.name, "mode": mode, **row}
 
-    with ThreadPoolExecutor(args.concurrency) as pool:
-        rows = list(pool.map(judge, asked))
+    # Its threads do not keep a process that is told to stop.
+    with ThreadPool(args.concurrency) as pool:
+        rows = list(_shown(pool.imap(judge, asked), len(asked)))
     report = {
         "summary": {mode: summary([r for r in rows if r["mode"] == mode]) for mode in MODES},
         "differ": _differing(rows),
@@ -105,9 +118,20 @@ def _check(args: argparse.Namespace) -> int:
         "provenance": provenance("eval.serve_check", args.argv),
     }
     _write(args.output, report)
+    if not any(part["failed"] for part in report["summary"].values()):
+        answers.remove()
     _print(report)
     bad = sum(part["invalid"] + part["failed"] for part in report["summary"].values())
     return 1 if bad else 0
+
+
+def _shown(rows: Iterable[dict[str, Any]], total: int) -> Iterator[dict[str, Any]]:
+    """The same, with a bar on a terminal."""
+    from rich.console import Console
+    from rich.progress import track
+
+    quiet = not sys.stderr.isatty()
+    yield from track(rows, "asked", total, console=Console(stderr=True), disable=quiet)
 
 
 def request_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -217,7 +241,7 @@ def _print(report: Mapping[str, Any]) -> None:
     for name in ("asked", *OUTCOMES, "guarded", "redone", "tokens"):
         table.add_row(name, *(f"{part[name]:,}" for part in parts.values()))
     console.print(table)
-    for reason, count in parts[MODES[0]]["refusals"].items():
+    for reason, count in parts["plain"]["refusals"].items():
         console.print(f"refused, {count}: {reason}", markup=False)
     for row in report["rows"]:
         if row["outcome"] in ("invalid", "failed"):

@@ -170,6 +170,40 @@ def test_a_run_against_a_server(tmp_path, capsys):
     assert "refused, 1: " in capsys.readouterr().out
 
 
+def test_a_check_goes_on_where_it_stopped(tmp_path, monkeypatch, capsys):
+    """Asks what has no answer yet, and what failed; another endpoint is asked for everything."""
+    (tmp_path / "some.jsonl").write_text('{"type": "integer"}\n' * 3)
+    output, asked = tmp_path / "check.json", []
+    part = tmp_path / "check.json.part"
+
+    def run(broken, endpoint="http://127.0.0.1:9/v1"):
+        def ask(self, body):
+            asked.append((body["seed"], bool(body.get("stream"))))
+            if len(asked) > broken:
+                return Answer(0, error="ConnectionRefusedError: nobody there")
+            return answer(['{"value": 2}'], usage={"completion_tokens": 7})
+
+        asked.clear()
+        monkeypatch.setattr(Client, "ask", ask)
+        arguments = ["--output", str(output), "--base-url", endpoint, "--model", "m"]
+        return serve_check.main([*arguments, "--concurrency", "1", str(tmp_path)])
+
+    everything = [(seed, streamed) for seed in range(3) for streamed in (False, True)]
+    assert run(4) == 1
+    assert asked == everything
+    assert json.loads(output.read_text())["summary"]["plain"]["failed"] == 1
+    part.write_text(part.read_text()[:-9])
+    assert run(1) == 1
+    assert asked == everything[3:]
+    assert run(9, "http://127.0.0.1:10/v1") == 0
+    assert asked == everything
+    assert not part.exists()
+    report = json.loads(output.read_text())
+    assert [row["outcome"] for row in report["rows"]] == ["valid"] * 6
+    assert report["summary"]["streamed"]["tokens"] == 21
+    assert capsys.readouterr().err == "serve_check: 3 answers are there from before\n"
+
+
 def test_bad_arguments_are_one_line(tmp_path, capsys):
     output = ["--output", str(tmp_path / "x.json")]
     assert serve_check.main(output) == 2
