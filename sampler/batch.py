@@ -28,6 +28,7 @@ class CachedBatch:
         head: of the model.
         pad_token_id: any id of the vocabulary; padding is masked out.
         share_prefixes: compute what prompts begin with in common once.
+        most_shared: tokens of the beginnings that are kept, or None.
         reproducible: multiply by torch's own matmul throughout, the same bits in every process;
             else a few rows are multiplied the way that was measured to be quicker, on a CPU.
 
@@ -42,6 +43,7 @@ class CachedBatch:
         pad_token_id: int | None,
         *,
         share_prefixes: bool = True,
+        most_shared: int | None = None,
         reproducible: bool = False,
     ) -> None:
         self.head = head
@@ -56,7 +58,8 @@ class CachedBatch:
         self._cache_argument = kv.argument(self.model)
         self._cache = kv.new_cache(self.model)
         self.can_join, self.can_leave = kv.can_join(self._cache), kv.can_leave(self._cache)
-        self._prefixes = kv.Prefixes(self.model) if share_prefixes and self.can_join else None
+        self._most_shared = most_shared
+        self._prefixes = self._no_prefixes() if share_prefixes and self.can_join else None
         self._mask = torch.zeros((0, 0), dtype=torch.long)
         self._tokens: list[int] = []
 
@@ -138,7 +141,10 @@ class CachedBatch:
         self._mask = torch.zeros((0, 0), dtype=torch.long)
         self._tokens = []
         if self._prefixes is not None and not keep_beginnings:
-            self._prefixes = kv.Prefixes(self.model)
+            self._prefixes = self._no_prefixes()
+
+    def _no_prefixes(self) -> kv.Prefixes:
+        return kv.Prefixes(self.model, most=self._most_shared)
 
     def _beginning(self, prompts: list[tuple[int, ...]]) -> tuple[Any, int]:
         """A cache of what the prompts share, a row each, and how many tokens that is."""

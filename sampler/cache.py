@@ -162,10 +162,13 @@ class Prefixes:
         model: whose cache they are of.
         keep: how many beginnings to hold.
         shortest: tokens from which a beginning is worth a forward of its own.
+        most: tokens of all that are held, or None.
     """
 
-    def __init__(self, model: Any, keep: int = 4, shortest: int = 64) -> None:
-        self.model, self.keep, self.shortest = model, keep, shortest
+    def __init__(
+        self, model: Any, keep: int = 4, shortest: int = 64, most: int | None = None
+    ) -> None:
+        self.model, self.keep, self.shortest, self.most = model, keep, shortest, most
         self._stored: list[tuple[tuple[int, ...], DynamicCache]] = []
         self._recent: list[tuple[int, ...]] = []
 
@@ -196,9 +199,13 @@ class Prefixes:
         return max(found, key=lambda item: item[0], default=(0, None))
 
     def put(self, ids: tuple[int, ...], cache: DynamicCache) -> None:
-        """Store the cache of `ids`, in place of stored beginnings of it."""
+        """Store the cache of `ids`, in place of stored beginnings of it, if it is not too long."""
+        if self.most is not None and len(ids) > self.most:
+            return
         kept = [item for item in self._stored if common([item[0], ids]) != item[0]]
         self._stored = [*kept, (ids, cache)][-self.keep :]
+        while self.most is not None and sum(len(ids) for ids, _ in self._stored) > self.most:
+            del self._stored[0]
 
 
 def common(sequences: Sequence[tuple[int, ...]]) -> tuple[int, ...]:

@@ -134,7 +134,8 @@ class Decoder:
         share_prefixes: compute what prompts begin with in common once.
         max_cache_tokens: slots of the KV cache that the rows may take together, or None. Rows are
             as long as the longest; those that joined last wait while there is no room, and are
-            then decoded on. Beside them are the beginnings of up to four prompts.
+            then decoded on. Not counted are up to 128 slots a row into which it grows, and
+            beginnings that are kept, which have half as many; slots beyond a window are.
 
     Attributes:
         head, batch, counts: the model's head, its rows (with counts of their own), what was done.
@@ -176,6 +177,7 @@ class Decoder:
             self.head,
             tokenizer.pad_token_id,
             share_prefixes=share_prefixes,
+            most_shared=None if max_cache_tokens is None else max_cache_tokens // 2,
             reproducible=trace,
         )
         if batch_size > 1 and not self.batch.can_leave:
@@ -191,6 +193,8 @@ class Decoder:
         self._waiting: deque[Row] = deque()
         self._rows: list[Row] = []
         self._states: torch.Tensor | None = None
+        # Rows of the forward that runs.
+        self._tried = 0
         self._columns = Columns()
         self._budget = Budget(lambda: self._token_bytes)
 
@@ -240,7 +244,7 @@ class Decoder:
         """What the running requests have so far, without copies; between steps.
 
         A request that waits is not among them, though it may have run before: where its guard has
-        it decoded again, or memory ran out.
+        it decoded again, the cache had no room for it, or memory ran out.
         """
         return (row.live() for row in self._rows)
 
@@ -279,31 +283,33 @@ class Decoder:
     def _advance(self) -> None:
         """Feed the rows what they have not read; those with much of it may keep some."""
         self._make_room()
+        self._tried = len(self._rows)
         if self._rows:
             width = self._width()
             self._states = self.batch.step([row.read(width) for row in self._rows])
 
     def _width(self) -> int:
         """Tokens that each row may read in the next forward."""
-        return step_width(
+        width = step_width(
             [len(row.unread) for row in self._rows],
             device=self.batch.device.type,
             can_pad=self.batch.can_join,
         )
+        if self.max_cache_tokens is None:
+            return width
+        return min(width, self.max_cache_tokens // len(self._rows) - self.batch.slots)
 
     def _make_room(self) -> None:
         """Let rows wait again that the cache has no room for, the last to have joined first."""
-        while self._rows:
-            rows, most = len(self._rows), self.max_cache_tokens
-            stay = staying(most, rows, self.batch.slots_of, self._width())
-            if stay == rows:
-                return
-            out = self._rows[stay:]
-            for row in out:
-                row.cut(row.position)
-            self._keep(list(range(stay)))
-            self._waiting.extendleft(reversed(out))
-            self.counts.preempted += len(out)
+        stay = staying(self.max_cache_tokens, len(self._rows), self.batch.slots_of)
+        out = self._rows[stay:]
+        if not out:
+            return
+        for row in out:
+            row.cut(row.position)
+        self._keep(list(range(stay)))
+        self._waiting.extendleft(reversed(out))
+        self.counts.preempted += len(out)
 
     def _admit(self) -> None:
         """Let waiting requests join while there is room."""
@@ -316,6 +322,8 @@ class Decoder:
         new = new[: joining(self.max_cache_tokens, len(self._rows), slots, lengths)]
         if not new:
             return
+        # Rows that are to join count too: it may be they that do not fit.
+        self._tried = len(self._rows) + len(new)
         for row in new:
             row.begin()
         states = self.batch.add([row.history for row in new])
@@ -342,8 +350,7 @@ class Decoder:
             row = self._waiting.popleft()
             row.fail(f"out of memory with one row of {len(row.history)} tokens: {trouble}")
             return [*done, row.completion()]
-        # Rows that were to join count too: it may have been they that did not fit.
-        tried = min(self.batch_size, len(self._waiting))
+        tried = min(self._tried, len(self._waiting))
         self.batch_size = max(1, tried // 2)
         warnings.warn(
             f"out of memory with {tried} rows; going on with {self.batch_size} ({trouble})",

@@ -10,6 +10,8 @@ _HALF = "\ufffd"
 class Detokenizer:
     """The text of tokens, in pieces that no later token changes.
 
+    But for Llama's decoder, which gives up on a whole run of bytes if a part of it is no character.
+
     Each piece is what the newest tokens add to the text of the few before them: some tokenizers
     write a token otherwise at the start of a text.
 

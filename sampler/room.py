@@ -30,7 +30,7 @@ def joining(most: int | None, rows: int, slots: int, waiting: Sequence[int]) -> 
     Args:
         most: slots that the batch may take, or None.
         rows, slots: of the batch.
-        waiting: tokens that each of them has so far.
+        waiting: tokens that each of them has so far; a beginning that they share counts too.
 
     Returns:
         At least 1 where the batch is empty: a row alone is checked when it is submitted.
@@ -47,8 +47,8 @@ def joining(most: int | None, rows: int, slots: int, waiting: Sequence[int]) -> 
     return len(waiting)
 
 
-def staying(most: int | None, rows: int, slots: Callable[[int], int], width: int) -> int:
-    """How many rows may each take `width` more slots; the others are the last to have joined.
+def staying(most: int | None, rows: int, slots: Callable[[int], int]) -> int:
+    """How many rows may each take one more slot; the others are the last to have joined.
 
     Args:
         slots: that the first so many rows take each, without the others.
@@ -58,7 +58,7 @@ def staying(most: int | None, rows: int, slots: Callable[[int], int], width: int
     """
     if most is None:
         return rows
-    return next((n for n in range(rows, 0, -1) if n * (slots(n) + width) <= most), 0)
+    return next((n for n in range(rows, 0, -1) if n * (slots(n) + 1) <= most), 0)
 
 
 def free_bytes(device: torch.device) -> int:
@@ -67,13 +67,34 @@ def free_bytes(device: torch.device) -> int:
         return torch.cuda.mem_get_info(device)[0]
     import psutil
 
-    available = psutil.virtual_memory().available
+    left = [_left_in_group(*names) for names in _GROUPS]
+    return min([psutil.virtual_memory().available, *(n for n in left if n is not None)])
+
+
+_GROUPS = [
+    ("memory.max", "memory.current", "memory.stat", "inactive_file"),
+    (
+        "memory/memory.limit_in_bytes",
+        "memory/memory.usage_in_bytes",
+        "memory/memory.stat",
+        "total_inactive_file",
+    ),
+]
+"""Where version 2 of Linux's control groups has its numbers, and version 1."""
+
+
+def _left_in_group(most: str, used: str, stat: str, reclaimable: str) -> int | None:
+    """Bytes that a control group has left, None where there is none or it has no bound.
+
+    What was read from files and can be read again counts as free, as Kubernetes counts it.
+    """
     try:
-        most, used = (int((_CGROUP / f"memory.{name}").read_text()) for name in ("max", "current"))
-    except (OSError, ValueError):
-        # No such group, or "max": no bound.
-        return available
-    return max(0, min(available, most - used))
+        limit, now = (int((_CGROUP / name).read_text()) for name in (most, used))
+        lines = (_CGROUP / stat).read_text().splitlines()
+        found = dict(line.split() for line in lines)
+        return max(0, limit - now + int(found[reclaimable]))
+    except (OSError, ValueError, KeyError):
+        return None
 
 
 @torch.inference_mode()

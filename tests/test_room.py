@@ -61,12 +61,13 @@ def test_how_many_join(most, rows, slots, waiting, expected):
 
 def test_how_many_stay():
     slots = {1: 50, 2: 60, 3: 200}.__getitem__
-    assert staying(None, 3, slots, 9) == 3
-    assert staying(603, 3, slots, 1) == 3
-    assert staying(602, 3, slots, 1) == 2
-    assert staying(122, 3, slots, 1) == 2
-    assert staying(121, 3, slots, 1) == 1
-    assert staying(50, 3, slots, 1) == 0
+    assert staying(None, 3, slots) == 3
+    assert staying(603, 3, slots) == 3
+    assert staying(602, 3, slots) == 2
+    assert staying(122, 3, slots) == 2
+    assert staying(121, 3, slots) == 1
+    assert staying(50, 3, slots) == 0
+    assert staying(50, 0, slots) == 0
 
 
 def test_a_token_takes_keys_and_values_of_every_layer():
@@ -76,28 +77,42 @@ def test_a_token_takes_keys_and_values_of_every_layer():
 
 
 def test_half_of_the_free_memory_is_the_caches(monkeypatch):
+    monkeypatch.setattr(room, "free_bytes", lambda device: 384 * 2 * 2000)
+    assert Limits().fitted(tiny()).cache_tokens == 2000
     monkeypatch.setattr(room, "free_bytes", lambda device: 384 * 2 * 1000)
-    assert Limits().fitted(tiny()).cache_tokens == 1000
+    with pytest.raises(ValueError, match=r"1 MiB .* holds 1,000 tokens of 384 bytes: .* --max-ca"):
+        Limits().fitted(tiny())
     assert Limits(cache_tokens=7).fitted(tiny()).cache_tokens == 7
     with pytest.raises(ValueError, match="cache_tokens must be at least 1, got 0"):
         Limits(cache_tokens=0)
 
 
-def test_a_container_may_have_less_memory_than_the_machine(monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    ("most", "used", "stat"),
+    [
+        ("memory.max", "memory.current", "memory.stat"),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat"),
+    ],
+)
+def test_a_container_may_have_less_memory_than_the_machine(monkeypatch, tmp_path, most, used, stat):
+    """What it has read from files counts as free."""
     monkeypatch.setattr(room, "_CGROUP", tmp_path)
     cpu = torch.device("cpu")
-    machine = room.free_bytes(cpu)
-    assert machine > 10**7
-    (tmp_path / "memory.max").write_text("max\n")
-    (tmp_path / "memory.current").write_text("7000000\n")
     assert room.free_bytes(cpu) > 10**7
-    (tmp_path / "memory.max").write_text("9000000\n")
-    assert room.free_bytes(cpu) == 2_000_000
+    folder = tmp_path / "memory" if most == "memory.limit_in_bytes" else tmp_path
+    folder.mkdir(exist_ok=True)
+    (folder / used).write_text("7000000\n")
+    total = "total_" if folder != tmp_path else ""
+    (folder / stat).write_text(f"anon 6000000\n{total}inactive_file 500000\nslab 1\n")
+    (folder / most).write_text("max\n" if folder == tmp_path else "9223372036854771712\n")
+    assert room.free_bytes(cpu) > 10**7
+    (folder / most).write_text("9000000\n")
+    assert room.free_bytes(cpu) == 2_500_000
 
 
 @pytest.fixture
 def held(monkeypatch):
-    """The most slots that the cache's tensors have had, over all rows."""
+    """The most slots that the rows have had, together."""
     most = [0]
 
     def watch(name):
@@ -133,8 +148,7 @@ def test_rows_wait_for_room_and_say_the_same(loaded, chats, dialogues, held, mon
 
 
 @pytest.mark.parametrize("runs", [True, False])
-def test_a_row_that_padding_keeps_long_joins_anew(loaded, chats, dialogues, held, runs):
-    """With room for hardly more than the longest alone, where runs of others have left holes."""
+def test_room_for_hardly_more_than_the_longest(loaded, chats, dialogues, held, runs):
     requests = requests_of(chats["constrained"], dialogues[:4])
     bound = max(len(r.prompt) for r in requests) + 200
     traced = complete(loaded, requests, trace=True)
@@ -158,6 +172,56 @@ def test_rows_that_cannot_join_a_running_batch_wait_too(kind, monkeypatch):
     tight, decoder = decoded(loaded, requests, batch_size=6, max_cache_tokens=110)
     assert decoder.counts.preempted > 0
     assert part_only_at_ties(tight, traced) <= 1
+
+
+def test_a_row_that_padding_keeps_long_joins_anew(monkeypatch):
+    """Where slots on the left cannot be dropped, a row has those of a neighbour that has ended."""
+    monkeypatch.setattr(room, "HEADROOM", 4)
+    held, step = [], CachedBatch.step
+
+    def watched(self, tokens):
+        states = step(self, tokens)
+        held.append(self.slots * len(self))
+        return states
+
+    monkeypatch.setattr(CachedBatch, "step", watched)
+    loaded, unending = _Loaded(tiny("gemma2", sliding_window=64)), {2: -100.0}
+    requests = [
+        Request(tuple(range(5, 5 + n)), SamplingParams(max_tokens=most, logit_bias=unending), key=n)
+        for n, most in ((20, 180), (80, 5))
+    ]
+    traced = complete(loaded, requests, batch_size=2, trace=True)
+    assert max(held) > 210
+    held.clear()
+    tight, decoder = decoded(loaded, requests, batch_size=2, max_cache_tokens=210)
+    assert max(held) <= 210
+    assert decoder.counts.preempted > 0
+    assert [len(tight[n].token_ids) for n in (20, 80)] == [180, 5]
+    assert part_only_at_ties(tight, traced) <= 1
+
+
+def test_beginnings_have_a_bound_too():
+    """Prompts that come again share their beginnings; those that are kept have half the bound."""
+    requests = [
+        Request((*((7 * n + 3 * i) % 90 + 5 for i in range(100)), again), key=(n, again))
+        for n in range(6)
+        for again in (5, 6, 7)
+    ]
+    decoder = Decoder(
+        _Loaded(tiny()).model,
+        tokenizer=_Loaded.tokenizer,
+        stop_token_ids=(2,),
+        max_cache_tokens=420,
+    )
+    held = []
+    for request in requests:
+        decoder.submit(request)
+        while decoder.busy:
+            decoder.step()
+            stored = decoder.batch._prefixes._stored
+            held.append(sum(cache.get_seq_length() for _, cache in stored))
+    assert 100 <= max(held) <= 210
+    assert decoder.batch.shared_tokens > 0
 
 
 class _Loaded:

@@ -303,10 +303,7 @@ def test_a_request_must_fit_the_cache(chat):
 def test_a_small_cache_makes_rows_wait_and_changes_no_answer(chat, monkeypatch):
     """And what a stream has sent of a row that waits again is not sent anew."""
     monkeypatch.setattr("sampler.room.HEADROOM", 4)
-    bodies = [
-        {**HELLO, "seed": n, "max_tokens": 60, "stream": n % 2 == 1, "ignored": n}
-        for n in range(12)
-    ]
+    bodies = [{**HELLO, "seed": n, "max_tokens": 60, "stream": n % 2 == 1} for n in range(12)]
 
     async def answers(**limits):
         async with serving(chat, **limits) as (service, app):

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from sampler.serve.errors import ApiError
 from sampler.serve.stream import TextStream
+from tests.test_detokenizer import metaspace
 
 # One byte a token, so that every cut of every character comes up.
 TEXT = st.text(alphabet=st.sampled_from("ab STOP<é漢😀\ufffd\u2028\n"), max_size=30)
@@ -72,6 +73,27 @@ def test_what_was_sent_cannot_be_taken_back():
     with pytest.raises(ApiError) as caught:
         stream.finish("two")
     assert caught.value.status == 500
+
+
+def test_bytes_that_become_no_character_end_no_stream():
+    """Llama's decoder takes back a newline, a byte to it, for half a character behind it."""
+    tokenizer = metaspace()
+
+    def whole(ids):
+        return tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+    def octets(data):
+        return [tokenizer.convert_tokens_to_ids(f"<0x{octet:02X}>") for octet in data]
+
+    for half in ("😀".encode()[:3], "漢".encode()[:2], b"\xff"):
+        ids = [tokenizer.convert_tokens_to_ids("▁a"), *octets(b"\n" + half)]
+        assert not whole(ids).startswith("a\n")
+        for told in range(len(ids) + 1):
+            stream = TextStream(whole)
+            sent = "".join(stream.add([token]) for token in ids[:told])
+            sent += stream.finish(whole(ids), ids[told:])
+            assert sent.startswith("a") and sent.endswith("\ufffd")
+            assert sent.startswith("a\n") == (told > 1)
 
 
 def test_the_tokens_of_a_real_vocabulary(loaded):

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+LEAST_CACHE = 1024
+"""Tokens of the cache below which a server does not start of itself: it would refuse everything."""
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -57,14 +60,26 @@ class Limits:
     def fitted(self, model: Any) -> Limits:
         """The same, with `cache_tokens` set: to what half of the free memory holds, if to none.
 
-        The other half is for what a forward needs besides, and for beginnings that are kept.
+        Beginnings that are kept may take half as much again; the rest is for what a forward needs.
+
+        Raises:
+            ValueError: hardly anything is free.
         """
+        if self.cache_tokens is not None:
+            return self
         from sampler.room import free_bytes, token_bytes
 
-        size = token_bytes(model)
-        if self.cache_tokens is not None or not size:
+        free, size = free_bytes(model.device), token_bytes(model)
+        if not size:
             return self
-        return replace(self, cache_tokens=max(1, free_bytes(model.device) // 2 // size))
+        tokens = free // 2 // size
+        if tokens < LEAST_CACHE:
+            raise ValueError(
+                f"{free / 2**20:,.0f} MiB of memory are free, and half of it holds {tokens:,}"
+                f" tokens of {size:,} bytes: at least {LEAST_CACHE:,} are wanted; free some, or say"
+                " how many with --max-cache-tokens"
+            )
+        return replace(self, cache_tokens=tokens)
 
     @property
     def seats(self) -> int:

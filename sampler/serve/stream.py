@@ -52,16 +52,26 @@ class TextStream:
         self._waiting = waiting[kept:]
         return self._sent(waiting[:kept])
 
-    def finish(self, text: str) -> str:
+    def finish(self, text: str, ids: Sequence[int] = ()) -> str:
         """The rest of the whole text.
+
+        Args:
+            ids: tokens that `add` has not been given.
 
         Raises:
             ApiError: 500, where what has been sent is not how it starts.
         """
-        if not text.startswith(self._told):
+        if text.startswith(self._told):
+            return self._sent(text[len(self._told) :])
+        if "\ufffd" not in text:
             log.error("a completion was decoded again after a part of it had been sent")
             raise internal()
-        return self._sent(text[len(self._told) :])
+        # Llama's decoder gives up on a whole run of bytes, such as a newline's and half a character
+        # behind it; the newline has been sent.
+        rest = self._waiting + self._pieces.add(ids) + self._pieces.open
+        return self._sent(
+            rest[: min((rest.find(s) for s in self._stops if s in rest), default=None)]
+        )
 
     def _sent(self, piece: str) -> str:
         self._told += piece
@@ -104,8 +114,9 @@ class ChoiceStream:
             ApiError: 500; see `answers.checked`.
         """
         self.completion = checked(completion)
+        news = completion.token_ids[self._told :]
         self._note(completion.token_ids[self._told :], completion.top_logprobs[self._told :])
-        yield from self._parts(self._parser.finish(self._text.finish(completion.text)))
+        yield from self._parts(self._parser.finish(self._text.finish(completion.text, news)))
         parsed = self._parser.parsed
         yield {
             **self._part({}),
