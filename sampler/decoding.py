@@ -317,7 +317,7 @@ class Decoder:
         if not self._waiting or room <= 0 or (self._rows and not self.batch.can_join):
             return
         new = list(islice(self._waiting, room))
-        lengths = [len(row.history) for row in new]
+        lengths = [row.length for row in new]
         slots = self.batch.slots if self._rows else 0
         new = new[: joining(self.max_cache_tokens, len(self._rows), slots, lengths)]
         if not new:

@@ -60,6 +60,11 @@ class Row:
         """All tokens that the model must have read before the next one: prompt and completion."""
         return (*self.request.prompt, *self.token_ids)
 
+    @property
+    def length(self) -> int:
+        """Tokens of `history`."""
+        return len(self.request.prompt) + len(self.token_ids)
+
     def begin(self) -> None:
         """The prompt is about to be read; again, if the row has been here before."""
         if self.began is None:
