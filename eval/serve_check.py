@@ -16,8 +16,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,8 @@ MODES = {
 }
 OUTCOMES = ("valid", "invalid", "truncated", "refused", "failed")
 _TOOL = "submit"
+_DEEPEST, _STACK_BYTES = 50_000, 2**28
+"""Calls within calls, and the stack that so many take: address space, most of it never touched."""
 
 _EXAMPLES = """examples:
   python -m eval.serve_check --base-url http://127.0.0.1:8000/v1 SCHEMAS --output check.json
@@ -107,8 +111,8 @@ def _check(args: argparse.Namespace) -> int:
             answers.put(body, row)
         return {"case": case.name, "mode": mode, **row}
 
-    # Its threads do not keep a process that is told to stop.
-    with ThreadPool(args.concurrency) as pool:
+    # The pool's threads do not keep a process that is told to stop.
+    with _room_to_nest(), ThreadPool(args.concurrency) as pool:
         rows = list(_shown(pool.imap(judge, asked), len(asked)))
     report = {
         "summary": {mode: summary([r for r in rows if r["mode"] == mode]) for mode in MODES},
@@ -123,6 +127,19 @@ def _check(args: argparse.Namespace) -> int:
     _print(report)
     bad = sum(part["invalid"] + part["failed"] for part in report["summary"].values())
     return 1 if bad else 0
+
+
+@contextmanager
+def _room_to_nest() -> Iterator[None]:
+    """Let threads that start inside judge deep values: recursive schemas have answers that nest
+    hundreds deep, and jsonschema makes ten calls a level."""
+    limit, size = sys.getrecursionlimit(), threading.stack_size(_STACK_BYTES)
+    sys.setrecursionlimit(_DEEPEST)
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)
+        threading.stack_size(size)
 
 
 def _shown(rows: Iterable[dict[str, Any]], total: int) -> Iterator[dict[str, Any]]:

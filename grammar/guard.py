@@ -7,7 +7,8 @@ The tokens before stay as they are, so each call is a draw from the model under 
 all before it and given that it is valid.
 
 A call whose schema the mask was said to enforce (exact or rewritten) is validated all the same. If
-it fails, that is a fault of ours and not of the model's: it is redone too, but counted apart.
+it fails, that is a fault of ours and not of the model's: it is redone too, but counted apart. One
+that nests deeper than jsonschema can follow (recursive schemas, a long answer) passes.
 """
 
 from __future__ import annotations
@@ -207,7 +208,13 @@ def _faults(prepared: Prepared, value: Any) -> Iterator[tuple[str, str, str, str
             if prepared.is_valid(value):
                 return
             error = best_match(prepared.validator.iter_errors(value))
-    except Exception as problem:  # endless recursion, a pattern that is none, too slow a schema
+    except RecursionError as problem:
+        # A list of some hundred links is deeper than jsonschema can follow. That is no fault of the
+        # value's, and the mask has seen to its schema.
+        if kind == "guarded":
+            yield "", "", f"{type(problem).__name__}: {problem}"[:_SHOWN], "unjudged"
+        return
+    except Exception as problem:  # a pattern that is none, too slow a schema
         yield "", "", f"{type(problem).__name__}: {problem}"[:_SHOWN], "unjudged"
         return
     if error is None:

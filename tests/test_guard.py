@@ -128,6 +128,23 @@ def test_retries_are_bounded_and_the_last_verdict_gives_up():
     assert [f.stream for v in verdicts for f in v.failures] == [0, 1, 2]
 
 
+@pytest.mark.parametrize(("verdict", "kinds"), [("rewritten", []), ("guarded", ["unjudged"])])
+def test_a_value_too_deep_to_judge_is_the_masks(verdict, kinds):
+    """jsonschema cannot follow 300 links, and the mask has."""
+    node = {
+        "type": "object",
+        "properties": {"next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}},
+        "required": ["next"],
+    }
+    deep = None
+    for _ in range(300):
+        deep = {"next": deep}
+    with pytest.raises(RecursionError):
+        jsonschema.Draft202012Validator(node).is_valid(deep)
+    found = Guard({"f": Prepared(node, verdict)}, format="hermes").check(pieces_of(call(deep)))
+    assert [failure.kind for failure in found.failures] == kinds
+
+
 def test_a_validator_that_fails_is_reported_and_nothing_is_redone():
     broken = Prepared({"$ref": "#/$defs/missing"})
     verdict = Guard({"f": broken}, format="hermes").check(pieces_of(call({})))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -168,6 +169,29 @@ def test_a_run_against_a_server(tmp_path, capsys):
     tokens = [report["summary"][mode]["tokens"] for mode in ("plain", "streamed")]
     assert tokens[0] == tokens[1] > 0
     assert "refused, 1: " in capsys.readouterr().out
+
+
+def test_answers_that_nest_deep_are_judged(tmp_path, monkeypatch):
+    """Deeper than jsonschema follows of itself, and not taken on trust."""
+    link = {
+        "type": "object",
+        "properties": {"next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}},
+        "required": ["next"],
+    }
+    (tmp_path / "some.jsonl").write_text(json.dumps(link))
+    output = tmp_path / "check.json"
+
+    def ask(self, body):
+        end = "7" if body.get("stream") else "null"
+        return answer(['{"value": ' + '{"next": ' * 700 + end + "}" * 701])
+
+    monkeypatch.setattr(Client, "ask", ask)
+    arguments = ["--output", str(output), "--base-url", "http://127.0.0.1:9/v1", "--model", "m"]
+    limit = sys.getrecursionlimit()
+    assert serve_check.main([*arguments, str(tmp_path)]) == 1
+    assert sys.getrecursionlimit() == limit
+    outcomes = [row["outcome"] for row in json.loads(output.read_text())["rows"]]
+    assert outcomes == ["valid", "invalid"]
 
 
 def test_a_check_goes_on_where_it_stopped(tmp_path, monkeypatch, capsys):
