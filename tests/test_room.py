@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
 
 from sampler import room
 from sampler.batch import CachedBatch
@@ -11,26 +10,11 @@ from sampler.params import Request, SamplingParams
 from sampler.room import joining, staying, token_bytes
 from sampler.serve.limits import Limits
 from tests.looping import complete, decoded, part_only_at_ties, requests_of
-
-TINY = {
-    "vocab_size": 97,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "max_position_embeddings": 512,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+from tests.test_running_batch import tiny as tiny_model
 
 
 def tiny(kind="llama", **extra):
-    torch.manual_seed(0)
-    config = AutoConfig.for_model(kind, **{**TINY, **extra})
-    return AutoModelForCausalLM.from_config(config).eval()
+    return tiny_model(kind, num_hidden_layers=3, max_position_embeddings=512, **extra)
 
 
 @pytest.mark.parametrize(
