@@ -208,13 +208,11 @@ def _faults(prepared: Prepared, value: Any) -> Iterator[tuple[str, str, str, str
             if prepared.is_valid(value):
                 return
             error = best_match(prepared.validator.iter_errors(value))
-    except RecursionError as problem:
+    except Exception as problem:  # endless recursion, a pattern that is none, too slow a schema
         # A list of some hundred links is deeper than jsonschema can follow. That is no fault of the
         # value's, and the mask has seen to its schema.
-        if kind == "guarded":
-            yield "", "", f"{type(problem).__name__}: {problem}"[:_SHOWN], "unjudged"
-        return
-    except Exception as problem:  # a pattern that is none, too slow a schema
+        if isinstance(problem, RecursionError) and kind == "unsound":
+            return
         yield "", "", f"{type(problem).__name__}: {problem}"[:_SHOWN], "unjudged"
         return
     if error is None:

@@ -115,7 +115,7 @@ class ChoiceStream:
         """
         self.completion = checked(completion)
         news = completion.token_ids[self._told :]
-        self._note(completion.token_ids[self._told :], completion.top_logprobs[self._told :])
+        self._note(news, completion.top_logprobs[self._told :])
         yield from self._parts(self._parser.finish(self._text.finish(completion.text, news)))
         parsed = self._parser.parsed
         yield {
